@@ -1,0 +1,1 @@
+"""What does an agent's model see, and how does it stay small, valid and useful?"""
