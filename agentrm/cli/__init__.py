@@ -1,0 +1,1 @@
+"""The command `agentrm`: one module per subcommand, loaded when it is asked for."""

@@ -1,0 +1,76 @@
+"""Which subcommand runs, and with which exit status.
+
+A subcommand is a module with `add_parser(commands)`, which adds its parser under its own name, and `run(arguments) -> int`.
+Only the one that was asked for is imported, so a command whose extra is not installed, or that is broken, never stops
+the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+from types import ModuleType
+from typing import NamedTuple
+
+from agentrm.errors import AgentRMError
+
+
+class Command(NamedTuple):
+    module: str
+    about: str
+    extra: str | None = None
+    """The extra of the distribution that brings what the command imports."""
+
+
+COMMANDS = {
+    "demo": Command("agentrm.cli.demo", "real agents on a real local model, without and with agentrm", "demo"),
+    "models": Command("agentrm.cli.models", "list, fetch and check the models that run on this machine", "local"),
+    "doctor": Command("agentrm.cli.doctor", "what is installed, what works, and the line to write for each framework"),
+}
+
+INTERRUPTED = 130
+"""The exit status that shells give to a command ended by Ctrl-C."""
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's own) and return its exit status: 0, or 1 if it failed.
+
+    Bad usage leaves with `SystemExit(2)`, `--help` and `--version` with `SystemExit(0)`, as argparse does.
+    """
+    line = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="agentrm", description="The resource manager for LLM agents.")
+    parser.add_argument("--version", action="version", version=f"agentrm {version('agentrm')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+
+    asked = line[0] if line else None
+    module: ModuleType | None = None
+    for name, command in COMMANDS.items():
+        if name != asked:
+            commands.add_parser(name, help=command.about)
+            continue
+        try:
+            module = import_module(command.module)
+        except ImportError as missing:
+            _say(f"agentrm {name} can't be loaded: {missing}")
+            if command.extra:
+                _say(f"Install what it needs: pip install 'agentrm[{command.extra}]'")
+            return 1
+        module.add_parser(commands)
+
+    arguments = parser.parse_args(line)
+    if module is None:  # argparse has refused every line that names no command
+        raise AssertionError(f"no command was loaded for {line!r}")
+    try:
+        return int(module.run(arguments) or 0)
+    except AgentRMError as error:
+        _say(f"agentrm {asked}: {error}")
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
