@@ -1,14 +1,14 @@
 """What is a message, independent of any framework?
 
-A `Message` is immutable and holds everything that its source held: what agentrm understands becomes a typed part,
-what it does not understand is carried through unchanged (`Opaque` parts, `extra` fields). Rooms and stores exchange
-these objects; a converter per framework (`convert_openai`, `convert_langchain`, ...) is the only place that knows a
-foreign shape.
+A `Message` is immutable and holds everything that its source held: what agentrm understands becomes a typed
+part, what it does not understand is carried through unchanged (`Opaque` parts, `extra` fields). Rooms and
+stores exchange these objects; a converter per framework (`convert_openai`, `convert_langchain`, ...) is the
+only place that knows a foreign shape.
 
 Guarantees
-- `Message.from_json(m.to_json()) == m` for every message whose `extra` and opaque data are JSON values; bytes are
-  kept too. Other Python objects (a tool's artifact, say) cannot be written: they come back as a marker that names
-  their type.
+- `Message.from_json(m.to_json()) == m` for every message whose `extra` and opaque data are JSON values;
+  bytes are kept too. Other Python objects (a tool's artifact, say) cannot be written: they come back as a
+  marker that names their type.
 - Nothing here changes a text: equal text in, equal text out, to the byte.
 """
 
@@ -55,7 +55,8 @@ class Text:
 class Opaque:
     """A part that is carried, not understood: an image, a sound, a file, a provider's own block.
 
-    `kind` is the source's type tag (`image_url`, `input_audio`, `document`, ...); `data` is the block as it came.
+    `kind` is the source's type tag (`image_url`, `input_audio`, `document`, ...); `data` is the block as it
+    came.
     """
 
     kind: str
@@ -94,7 +95,10 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool call of the assistant. `arguments` is the raw string of the wire, or an object if the source had one."""
+    """A tool call of the assistant.
+
+    `arguments` is the raw string of the wire, or an object if the source had one.
+    """
 
     id: str
     name: str
@@ -112,7 +116,10 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of the call `call_id`. `content` is a string, or parts (text, images) when the source had parts."""
+    """The result of the call `call_id`.
+
+    `content` is a string, or parts (text, images) when the source had parts.
+    """
 
     call_id: str
     content: str | tuple[Text | Opaque, ...] = ""
@@ -147,8 +154,8 @@ Part: TypeAlias = Text | Opaque | Reasoning | ToolCall | ToolResult
 class Message:
     """One message of a conversation. `created` is wall time in seconds since 1970, or None when unknown.
 
-    `form` remembers how the source wrote the content where several spellings mean the same (`none`, `text`, `parts`;
-    empty for messages made here), so that a converter can give the same spelling back.
+    `form` remembers how the source wrote the content where several spellings mean the same (`none`, `text`,
+    `parts`; empty for messages made here), so that a converter can give the same spelling back.
     """
 
     id: str
@@ -166,7 +173,10 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The text that the model reads here: text parts and tool results, without reasoning and call arguments."""
+        """The text that the model reads here:
+
+        text parts and tool results, without reasoning and call arguments.
+        """
         parts = self.parts
         if len(parts) == 1 and isinstance(parts[0], Text):
             return parts[0].text
@@ -247,7 +257,11 @@ def part_from_json(data: Mapping[str, Any]) -> Part:
         body = data["content"]
         content = body if isinstance(body, str) else tuple([_content_part(p) for p in body])
         return ToolResult(
-            data["call_id"], content, data.get("is_error", False), data.get("name"), _revive(data.get("extra", {}))
+            data["call_id"],
+            content,
+            data.get("is_error", False),
+            data.get("name"),
+            _revive(data.get("extra", {})),
         )
     if kind == "reasoning":
         return Reasoning(data["text"], data["signature"], _revive(data.get("opaque", {})))
