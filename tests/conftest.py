@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import random
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Before any framework is imported: telemetry that can't be switched off later, and hubs that would be asked for files.
+# Before any framework is imported: telemetry that can't be switched off later, hubs that would be asked.
 os.environ.update(
     CREWAI_DISABLE_TELEMETRY="true",
     CREWAI_DISABLE_TRACKING="true",
@@ -36,7 +35,7 @@ settings.load_profile("agentrm")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seed", type=int, default=None, help="the seed of randomised tests (default: a new one, printed)")
+    parser.addoption("--seed", type=int, help="the seed of randomised tests (default: a new one, printed)")
 
 
 def _seed_of(config: pytest.Config) -> int:
@@ -72,13 +71,17 @@ def rng(seed: int) -> random.Random:
 @pytest.fixture(autouse=True, scope="session")
 def _own_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or writes the user's own files."""
-    home = str(tmp_path_factory.mktemp("home"))
-    os.environ.update(HOME=home, USERPROFILE=home, XDG_CACHE_HOME=str(Path(home) / ".cache"))
-    os.environ.update(XDG_CONFIG_HOME=str(Path(home) / ".config"), XDG_DATA_HOME=str(Path(home) / ".local/share"))
+    home = tmp_path_factory.mktemp("home")
+    os.environ.update(
+        HOME=str(home),
+        XDG_CACHE_HOME=str(home / ".cache"),
+        XDG_CONFIG_HOME=str(home / ".config"),
+        XDG_DATA_HOME=str(home / ".local/share"),
+    )
 
 
 @pytest.fixture(autouse=True)
 def _one_torch_thread() -> None:
-    """Where torch is loaded it computes on one thread: two cores are shared with everything that the test starts."""
+    """Where torch is loaded it computes on one thread: the test and what it starts share few cores."""
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)

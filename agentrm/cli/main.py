@@ -1,8 +1,8 @@
 """Which subcommand runs, and with which exit status.
 
-A subcommand is a module with `add_parser(commands)`, which adds its parser under its own name, and `run(arguments) -> int`.
-Only the one that was asked for is imported, so a command whose extra is not installed, or that is broken, never stops
-the others.
+A subcommand is a module with `add_parser(commands)`, which adds its parser under its own name, and
+`run(arguments) -> int`. Only the one that was asked for is imported, so a command whose extra is not
+installed, or that is broken, never stops the others.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Command("agentrm.cli.demo", "real agents on a real local model, without and with agentrm", "demo"),
-    "models": Command("agentrm.cli.models", "list, fetch and check the models that run on this machine", "local"),
-    "doctor": Command("agentrm.cli.doctor", "what is installed, what works, and the line to write for each framework"),
+    "demo": Command("agentrm.cli.demo", "real agents on a local model, without and with agentrm", "demo"),
+    "models": Command("agentrm.cli.models", "list, fetch and check the local models", "local"),
+    "doctor": Command("agentrm.cli.doctor", "what is installed, what works, and the lines to write"),
 }
 
 INTERRUPTED = 130
@@ -40,7 +40,7 @@ def _say(text: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: the process's own) and return its exit status: 0, or 1 if it failed.
+    """Run the command line `argv` (default: the process's own); return its exit status: 0, or 1 for failure.
 
     Bad usage leaves with `SystemExit(2)`, `--help` and `--version` with `SystemExit(0)`, as argparse does.
     """
