@@ -1,0 +1,45 @@
+"""The configuration of a manager: typed, checked at construction, immutable.
+
+`load(path_or_mapping)` gives a `Config`. Each section is a dataclass in which each key stands with its
+meaning, unit, range and default; `docs/configuration.md` is made from them.
+"""
+
+from __future__ import annotations
+
+from agentrm.config.configuration import DEFAULT_POOL, DEFAULT_TENANT, TOOL_POOL, Config
+from agentrm.config.loading import load, parse
+from agentrm.config.schema import Setting
+from agentrm.config.sections import (
+    Account,
+    Backfill,
+    Budget,
+    Context,
+    Limit,
+    Pool,
+    Reaper,
+    Retry,
+    Scheduling,
+    Tenant,
+    Waiting,
+)
+
+__all__ = [
+    "DEFAULT_POOL",
+    "DEFAULT_TENANT",
+    "TOOL_POOL",
+    "Account",
+    "Backfill",
+    "Budget",
+    "Config",
+    "Context",
+    "Limit",
+    "Pool",
+    "Reaper",
+    "Retry",
+    "Scheduling",
+    "Setting",
+    "Tenant",
+    "Waiting",
+    "load",
+    "parse",
+]
