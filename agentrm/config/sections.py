@@ -118,7 +118,14 @@ class Retry(Section):
 def _is_pattern(given: str) -> bool:
     """A shell pattern whose brackets close: fnmatch would take a lone bracket as a letter, which nobody
     means."""
-    return "[" not in re.sub(r"\[!?\]?[^\]]*\]", "", given)
+    at = given.find("[")
+    while at >= 0:
+        first = at + 2 if given[at + 1 : at + 2] == "!" else at + 1
+        at = given.find("]", first + 1)  # a bracket that comes first stands for itself
+        if at < 0:
+            return False
+        at = given.find("[", at)
+    return True
 
 
 PATTERN = text('a shell pattern such as "gpt-*" or "claude-[34]*", with its brackets closed', _is_pattern)

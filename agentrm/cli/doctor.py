@@ -1,0 +1,164 @@
+"""`agentrm doctor`: what is installed, what works, and the line to write for each framework that is there.
+
+The exit status is 1 if something that is installed does not work or the configuration is refused; a framework
+that is not installed is no fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+from importlib import import_module
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from typing import Any, NamedTuple
+
+from agentrm.config import load
+from agentrm.errors import ConfigError
+
+CORE = "agentrm.core._agentrm_core"
+
+EXTENSION_GROUPS = tuple(
+    f"agentrm.{kind}" for kind in ("adapters", "policies", "summarizers", "embedders", "stores", "backends")
+)
+
+
+class Framework(NamedTuple):
+    packages: tuple[str, ...]
+    lines: tuple[str, ...]
+
+
+FRAMEWORKS = {
+    "langchain": Framework(
+        ("langchain", "langchain-core", "langgraph"),
+        (
+            "from agentrm_langchain import AgentRMMiddleware",
+            "agent = create_agent(model, tools, middleware=[AgentRMMiddleware(rm)])",
+            "model = rm.attach(model)    # or so, where there is no create_agent",
+        ),
+    ),
+    "autogen": Framework(
+        ("autogen-agentchat", "autogen-core"),
+        ("client = rm.attach(OpenAIChatCompletionClient(...))",),
+    ),
+    "crewai": Framework(("crewai",), ("rm.attach(crew)",)),
+}
+"""By the name of the adapter: the distributions that make up the framework, the first of them essential."""
+
+
+class _Report:
+    """Prints findings as they are made and counts the bad ones."""
+
+    def __init__(self) -> None:
+        self.problems = 0
+
+    def heading(self, text: str) -> None:
+        print(f"\n{text}")
+
+    def fine(self, subject: str, text: str) -> None:
+        print(f"  {subject:<14} {text}")
+
+    def problem(self, subject: str, text: str) -> None:
+        self.problems += 1
+        self.fine(subject, f"PROBLEM: {text}")
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="what is installed, what works, and the lines to write",
+        description="Shows versions, whether the C core loads, the frameworks and extensions found with their "
+        "errors, and the lines that put each framework under agentrm.",
+    )
+    parser.add_argument(
+        "--config", metavar="FILE", help="check this configuration and show every setting in force"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    report = _Report()
+    _versions(report)
+    working = _extensions(report)
+    _frameworks(report, working)
+    if arguments.config is not None:
+        _configuration(report, arguments.config)
+    print(f"\n{report.problems} problems" if report.problems != 1 else "\n1 problem")
+    return 1 if report.problems else 0
+
+
+def _versions(report: _Report) -> None:
+    print("Installation")
+    report.fine("agentrm", version("agentrm"))
+    report.fine("Python", f"{platform.python_version()} on {platform.platform()}: {sys.executable}")
+    try:
+        core = import_module(CORE)
+    except ImportError as error:
+        report.problem("C core", f"not loaded: {error}. Build it: pip install --force-reinstall agentrm")
+    else:
+        report.fine("C core", f"loaded from {core.__file__}")
+
+
+def _extensions(report: _Report) -> set[str]:
+    """Loads every extension that is registered; returns the names of the adapters that work."""
+    report.heading("Extensions")
+    working = set()
+    found = [entry for group in EXTENSION_GROUPS for entry in entry_points(group=group)]
+    if not found:
+        report.problem("", "none is registered, not even ours: agentrm is not installed as a package")
+    for entry in found:
+        kind = entry.group.partition(".")[2]
+        try:
+            entry.load()
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's module raises is what we are here to show
+            if (missing := _missing_framework(entry, error)) is not None:
+                report.fine(kind, f"{entry.name}: not in use, {missing} is not installed")
+            else:
+                report.problem(kind, f"{entry.name} ({entry.value}): {type(error).__name__}: {error}")
+        else:
+            report.fine(kind, f"{entry.name} ({entry.value})")
+            if entry.group == "agentrm.adapters":
+                working.add(entry.name)
+    return working
+
+
+def _missing_framework(entry: EntryPoint, error: Exception) -> str | None:
+    """The framework whose absence explains the error of one of our own adapters."""
+    framework = FRAMEWORKS.get(entry.name) if entry.group == "agentrm.adapters" else None
+    if framework is None or not isinstance(error, ImportError):
+        return None
+    absent = [package for package in framework.packages if _version(package) is None]
+    return absent[0] if absent else None
+
+
+def _frameworks(report: _Report, adapters: set[str]) -> None:
+    report.heading("Frameworks")
+    for name, framework in FRAMEWORKS.items():
+        versions = {package: _version(package) for package in framework.packages}
+        if versions[framework.packages[0]] is None:
+            report.fine(name, f"not installed (pip install 'agentrm[{name}]')")
+            continue
+        report.fine(name, ", ".join(f"{package} {found}" for package, found in versions.items() if found))
+        if name not in adapters:
+            report.fine("", "no working adapter for it; lease by hand: with rm.lease(...) as lease:")
+            continue
+        for line in framework.lines:
+            report.fine("", line)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _configuration(report: _Report, path: str) -> None:
+    report.heading(f"Configuration {path}")
+    try:
+        config = load(path)
+    except (ConfigError, OSError) as error:
+        report.problem("", str(error))
+        return
+    for setting in config.explain():
+        if setting.value is not None:
+            print(f"  {setting.key} = {setting.value}{'  (default)' if setting.is_default else ''}")
