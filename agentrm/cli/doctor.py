@@ -67,7 +67,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "doctor",
         help="what is installed, what works, and the lines to write",
-        description="Shows versions, whether the C core loads, the frameworks and extensions found with their "
+        description="Versions, whether the C core loads, the frameworks and extensions found with their "
         "errors, and the lines that put each framework under agentrm.",
     )
     parser.add_argument(
