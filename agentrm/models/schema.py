@@ -1,0 +1,234 @@
+"""The part of JSON Schema that constrained decoding can promise to satisfy, as a small tree.
+
+Reads what pydantic and the agent frameworks write for tools: objects, arrays, strings with lengths, numbers
+with bounds, booleans, null, enum, const, anyOf and local references. What cannot be promised (pattern,
+multipleOf, ...) is refused, never skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, TypeAlias
+
+from agentrm.models.errors import UnsupportedSchema
+
+INTEGER_DIGITS, FRACTION_DIGITS = 15, 6
+MAX_ITEMS = 8  # of an array whose schema sets no maximum
+
+# Say nothing about which values are valid, or nothing that a written value could violate.
+_ANNOTATIONS = {
+    "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "format", "$schema",
+    "$id", "$defs", "definitions", "$comment", "additionalProperties", "discriminator", "strict", "contentMediaType",
+}  # fmt: skip
+_KEYWORDS = {
+    "string": {"minLength", "maxLength"},
+    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "boolean": set[str](),
+    "null": set[str](),
+    "array": {"items", "minItems", "maxItems"},
+    "object": {"properties", "required"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Literals:
+    """One of these JSON texts."""
+
+    texts: tuple[str, ...]
+
+    @property
+    def openers(self) -> str:
+        return "".join(text[0] for text in self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string of `shortest` to `longest` characters (None: no maximum)."""
+
+    shortest: int = 0
+    longest: int | None = None
+    openers: str = field(default='"', init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number from `low` to `high`, both included, counted in steps of 1 / `scale` (1 for integers)."""
+
+    scale: int
+    low: int
+    high: int
+    openers: str = field(default="-0123456789", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """An array of `fewest` to `most` values."""
+
+    item: Node
+    fewest: int
+    most: int
+    openers: str = field(default="[", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    node: Node
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """An object; its fields are written in this order."""
+
+    fields: tuple[Field, ...]
+    openers: str = field(default="{", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """A value of any of these kinds; what the model wants to begin with decides."""
+
+    branches: tuple[Node, ...]
+
+    @property
+    def openers(self) -> str:
+        return "".join(branch.openers for branch in self.branches)
+
+
+Node: TypeAlias = "Literals | Text | Number | Items | Fields | Either"
+
+
+def compile_schema(schema: Mapping[str, Any]) -> Node:
+    """The tree of a schema. Raises UnsupportedSchema, which names the place, for what cannot be promised."""
+    return _node(schema, schema, "#", ())
+
+
+def shortest(node: Node) -> str:
+    """The shortest JSON text of that shape, near enough: what has to be written whatever the model
+    chooses.
+    """
+    if isinstance(node, Literals):
+        return min(node.texts, key=len)
+    if isinstance(node, Text):
+        return '"' + "x" * node.shortest + '"'
+    if isinstance(node, Number):
+        return "0"
+    if isinstance(node, Items):
+        return "[" + ", ".join([shortest(node.item)] * node.fewest) + "]"
+    if isinstance(node, Fields):
+        required = [f"{json.dumps(f.name)}: {shortest(f.node)}" for f in node.fields if f.required]
+        return "{" + ", ".join(required) + "}"
+    return min((shortest(branch) for branch in node.branches), key=len)
+
+
+def _node(schema: Any, root: Mapping[str, Any], where: str, refs: tuple[str, ...]) -> Node:
+    if schema is True:
+        return Text()
+    if not isinstance(schema, Mapping):
+        raise UnsupportedSchema(where, schema, "an object")
+    if "$ref" in schema:
+        _only(schema, {"$ref"}, where)
+        return _referenced(schema["$ref"], root, where, refs)
+    if "const" in schema:
+        return Literals((_json(schema["const"]),))
+    if "enum" in schema:
+        if not schema["enum"]:
+            raise UnsupportedSchema(where, "an empty enum", "at least one value")
+        return Literals(tuple(dict.fromkeys(_json(value) for value in schema["enum"])))
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        if keyword in schema:
+            branches = schema[keyword]
+            _only(schema, {keyword, "type"}, where)
+            if not branches or (keyword == "allOf" and len(branches) != 1):
+                raise UnsupportedSchema(where, keyword, "anyOf, oneOf, or allOf of one schema")
+            return _either([_node(b, root, f"{where}/{keyword}/{i}", refs) for i, b in enumerate(branches)])
+    kind = schema.get("type", "object" if "properties" in schema else None)
+    if kind is None:
+        _only(schema, set(), where)
+        return Text()
+    if isinstance(kind, Sequence) and not isinstance(kind, str):
+        return _either([_typed(one, schema, root, where, refs) for one in kind])
+    _only(schema, {"type"} | _KEYWORDS.get(kind, set()), where)
+    return _typed(kind, schema, root, where, refs)
+
+
+def _typed(
+    kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], where: str, refs: tuple[str, ...]
+) -> Node:
+    if kind == "string":
+        low, high = schema.get("minLength", 0), schema.get("maxLength")
+        if high is not None and high < low:
+            raise UnsupportedSchema(where, f"{low} to {high} characters", "a range with values in it")
+        return Text(low, high)
+    if kind in ("integer", "number"):
+        return _number(1 if kind == "integer" else 10**FRACTION_DIGITS, schema, where)
+    if kind == "boolean":
+        return Literals(("true", "false"))
+    if kind == "null":
+        return Literals(("null",))
+    if kind == "array":
+        low = schema.get("minItems", 0)
+        item = _node(schema.get("items", True), root, f"{where}/items", refs)
+        return Items(item, low, max(low, schema.get("maxItems", max(low, MAX_ITEMS))))
+    if kind == "object":
+        required = set(schema.get("required", ()))
+        properties = schema.get("properties", {})
+        if undefined := sorted(required - set(properties)):
+            raise UnsupportedSchema(where, f"required {undefined[0]!r}", "required names that have a schema")
+        return Fields(
+            tuple(
+                Field(name, _node(part, root, f"{where}/properties/{name}", refs), name in required)
+                for name, part in properties.items()
+            )
+        )
+    raise UnsupportedSchema(where, kind, ", ".join(_KEYWORDS))
+
+
+def _number(scale: int, schema: Mapping[str, Any], where: str) -> Number:
+    high = 10**INTEGER_DIGITS * scale - 1
+    low = -high
+    if "minimum" in schema:
+        low = max(low, math.ceil(Fraction(schema["minimum"]) * scale))
+    if "exclusiveMinimum" in schema:
+        low = max(low, math.floor(Fraction(schema["exclusiveMinimum"]) * scale) + 1)
+    if "maximum" in schema:
+        high = min(high, math.floor(Fraction(schema["maximum"]) * scale))
+    if "exclusiveMaximum" in schema:
+        high = min(high, math.ceil(Fraction(schema["exclusiveMaximum"]) * scale) - 1)
+    if low > high:
+        raise UnsupportedSchema(where, "a range without numbers", f"a range with steps of 1/{scale} in it")
+    return Number(scale, low, high)
+
+
+def _referenced(ref: str, root: Mapping[str, Any], where: str, refs: tuple[str, ...]) -> Node:
+    if ref in refs:
+        raise UnsupportedSchema(where, f"{ref} inside itself", "schemas of finite depth")
+    target: Any = root
+    if not ref.startswith("#/"):
+        raise UnsupportedSchema(where, ref, "references inside the schema (#/...)")
+    for part in ref[2:].split("/"):
+        part = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(target, Mapping) or part not in target:
+            raise UnsupportedSchema(where, ref, "references to something that exists")
+        target = target[part]
+    return _node(target, root, where, (*refs, ref))
+
+
+def _either(branches: list[Node]) -> Node:
+    return branches[0] if len(branches) == 1 else Either(tuple(branches))
+
+
+def _only(schema: Mapping[str, Any], keywords: set[str], where: str) -> None:
+    for keyword in schema:
+        if keyword not in keywords and keyword not in _ANNOTATIONS:
+            raise UnsupportedSchema(where, keyword, ", ".join(sorted(keywords)) or "no constraint here")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,131 @@
+"""One call's tokens: its KV cache, the logits of what comes next, and how a token is drawn from them.
+
+Everything that changes while a model generates is in these objects, one pair per call, so that any number of
+threads can generate on the same weights at once.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from agentrm.models.errors import GenerationCancelled
+
+if TYPE_CHECKING:
+    import torch
+
+PREFILL_CHUNK = 256  # tokens per forward of a prompt: a cancel goes unseen for that long (0.5 s on a CPU)
+
+
+def cache_argument(model: torch.nn.Module) -> str:
+    """The name of forward's cache argument: transformers from 5.20 on calls it `cache`.
+
+    Older ones take that name without complaint and ignore it, so the signature decides, not a try.
+    """
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
+class TokenSequence:
+    """The tokens of one call and their KV cache. Used by one thread at a time.
+
+    Tokens that are appended are fed to the model when logits are next asked for, together. `cancelled` is
+    asked before each forward; once it says yes, `logits` raises GenerationCancelled.
+    """
+
+    __slots__ = ("_argument", "_cache", "_cancelled", "_device", "_fed", "_model", "_tokens")
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        argument: str,
+        device: torch.device,
+        tokens: Sequence[int],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        from transformers import DynamicCache
+
+        self._model, self._argument, self._device = model, argument, device
+        self._cache: Any = DynamicCache(config=cast("Any", model.config))
+        self._tokens, self._fed, self._cancelled = list(tokens), 0, cancelled
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    def append(self, tokens: Sequence[int]) -> None:
+        self._tokens += tokens
+
+    def rewind(self, length: int) -> None:
+        """Forgets every token after the first `length`."""
+        if self._fed > length:
+            self._cache.crop(length - self._fed)  # negative: the one form that all versions read alike
+            self._fed = length
+        del self._tokens[length:]
+
+    def logits(self) -> torch.Tensor:
+        """Float32 logits, on the CPU, of the token that follows. Raises GenerationCancelled."""
+        import torch
+
+        if self._fed == len(self._tokens):  # after a rewind: the last token has to be fed again
+            self._cache.crop(-1)
+            self._fed -= 1
+        while True:
+            if self._cancelled():
+                raise GenerationCancelled(
+                    "the generation was cancelled by its caller; nothing is left running"
+                )
+            chunk = self._tokens[self._fed : self._fed + PREFILL_CHUNK]
+            with torch.inference_mode():
+                out = self._model(
+                    torch.tensor([chunk], device=self._device),
+                    use_cache=True,
+                    logits_to_keep=1,
+                    **{self._argument: self._cache},
+                )
+            self._fed += len(chunk)
+            if self._fed == len(self._tokens):
+                last: torch.Tensor = out.logits[0, -1].float().cpu()
+                return last
+
+
+class Sampler:
+    """Draws tokens: the likeliest at temperature 0, else from softmax(logits / temperature).
+
+    Drawing adds Gumbel noise and takes the best, which is sampling without replacement when more than one is
+    taken in order: so the first token in `ranked` that a constraint accepts is distributed as if the
+    constraint had masked the others. The generator is the call's own and runs on the CPU: a seed means the
+    same on every device.
+    """
+
+    __slots__ = ("_generator", "_temperature")
+
+    def __init__(self, temperature: float, seed: int | None) -> None:
+        import torch
+
+        self._temperature = temperature
+        self._generator = torch.Generator()
+        if seed is None:
+            self._generator.seed()
+        else:
+            self._generator.manual_seed(seed)
+
+    def pick(self, logits: torch.Tensor) -> int:
+        return int(self._scores(logits).argmax())
+
+    def ranked(self, logits: torch.Tensor) -> Iterator[int]:
+        """Every token once, in the order in which it would be drawn. Most callers need only the first few."""
+        scores = self._scores(logits)
+        first: list[int] = scores.topk(min(64, len(scores))).indices.tolist()
+        yield from first
+        taken = set(first)
+        for token in scores.argsort(descending=True).tolist():
+            if token not in taken:
+                yield token
+
+    def _scores(self, logits: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        if self._temperature == 0:
+            return logits
+        noise = torch.empty_like(logits).exponential_(generator=self._generator).log_()
+        return logits / self._temperature - noise
