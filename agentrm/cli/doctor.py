@@ -160,5 +160,5 @@ def _configuration(report: _Report, path: str) -> None:
         report.problem("", str(error))
         return
     for setting in config.explain():
-        if setting.value is not None:
+        if setting.value not in (None, ()):
             print(f"  {setting.key} = {setting.value}{'  (default)' if setting.is_default else ''}")

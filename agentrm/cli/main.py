@@ -8,6 +8,7 @@ installed, or that is broken, never stops the others.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -33,6 +34,9 @@ COMMANDS = {
 
 INTERRUPTED = 130
 """The exit status that shells give to a command ended by Ctrl-C."""
+
+UNHEARD = 141
+"""The exit status that shells give to a command whose output nobody reads any more."""
 
 
 def _say(text: str) -> None:
@@ -65,8 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         module.add_parser(commands)
 
     arguments = parser.parse_args(line)
-    if module is None:  # argparse has refused every line that names no command
-        raise AssertionError(f"no command was loaded for {line!r}")
+    assert module is not None, "argparse refuses a line that names no command"
     try:
         return int(module.run(arguments) or 0)
     except AgentRMError as error:
@@ -74,3 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. Without this Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNHEARD

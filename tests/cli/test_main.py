@@ -1,0 +1,115 @@
+"""The command line: each command on its own feet, and an exit status that tells the truth."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from agentrm.cli import main as command_line
+from agentrm.cli.main import COMMANDS, Command, main
+from agentrm.errors import ConfigError
+
+
+def install(monkeypatch: pytest.MonkeyPatch, name: str, run: Any) -> None:
+    """Makes `agentrm NAME` run the function `run`."""
+    module = ModuleType(f"made_up_{name}")
+
+    def add_parser(commands: Any) -> None:
+        commands.add_parser(name).add_argument("--number", type=int, default=0)
+
+    module.add_parser = add_parser  # type: ignore[attr-defined]
+    module.run = run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(COMMANDS, name, Command(module.__name__, "made up"))
+
+
+def test_a_command_gets_its_arguments_and_gives_the_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "count", lambda arguments: arguments.number)
+    assert main(["count", "--number", "3"]) == 3
+    assert main(["count"]) == 0
+
+
+def test_a_command_that_returns_nothing_has_succeeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, "quiet", lambda arguments: None)
+    assert main(["quiet"]) == 0
+
+
+def test_a_command_that_cannot_be_loaded_names_what_to_install_and_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(COMMANDS, "broken", Command("no.such.module", "broken", extra="demo"))
+    install(monkeypatch, "fine", lambda arguments: 0)
+    assert main(["broken"]) == 1
+    assert "pip install 'agentrm[demo]'" in capsys.readouterr().err
+    assert main(["fine"]) == 0
+
+
+def test_an_error_of_ours_is_a_line_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(arguments: argparse.Namespace) -> int:
+        raise ConfigError("pools.gpt.lanes", 0, "a whole number of at least 1")
+
+    install(monkeypatch, "refused", refuse)
+    assert main(["refused"]) == 1
+    assert capsys.readouterr().err.startswith("agentrm refused: pools.gpt.lanes: 0")
+
+
+def test_a_fault_of_the_programme_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: argparse.Namespace) -> int:
+        raise ZeroDivisionError
+
+    install(monkeypatch, "faulty", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["faulty"])
+
+
+def test_ctrl_c_ends_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(arguments: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    install(monkeypatch, "long", interrupted)
+    assert main(["long"]) == command_line.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    "line", [[], ["nonsense"], ["--nonsense"], ["count", "--number", "x"], ["count", "extra"]]
+)
+def test_bad_usage_exits_with_2(monkeypatch: pytest.MonkeyPatch, line: list[str]) -> None:
+    install(monkeypatch, "count", lambda arguments: 0)
+    with pytest.raises(SystemExit) as left:
+        main(line)
+    assert left.value.code == 2
+
+
+def test_help_lists_every_command_and_imports_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in COMMANDS)
+
+
+def test_the_module_runs_as_the_command_does() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "agentrm", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("agentrm ")
+
+
+def test_output_that_nobody_reads_any_more_is_no_fault() -> None:
+    reader = subprocess.run(
+        f"{sys.executable} -m agentrm doctor --config /dev/null | head -1; exit ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in reader.stderr
+    assert "Exception ignored" not in reader.stderr
