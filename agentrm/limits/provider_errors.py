@@ -161,7 +161,7 @@ def _of_text(kind: Kind, by_code: Kind | None, evidence: Evidence) -> Kind:
         return "bad_request"
     if kind in ("bad_request", "unknown") and speaks_of("key", text):
         return "auth"
-    if kind == "unknown" and speaks_of("overload", text):
+    if kind in ("server", "unknown") and speaks_of("overload", text):
         return "overloaded"
     return kind
 

@@ -185,6 +185,7 @@ def test_the_words_of_a_quota_with_a_time_to_retry_are_a_rate() -> None:
         (ClientError_(429, {"error": {"type": "engine_overloaded_error"}}), "overloaded"),
         (named("APIError", body={"type": "overloaded_error"}), "overloaded"),
         (named("APIError", text="The engine is currently overloaded"), "overloaded"),
+        (ClientError_(500, text='InternalServerError: {"type": "overloaded_error"}'), "overloaded"),
         (named("InternalServerError"), "server"),
         (named("APIResponseValidationError", status_code=200), "server"),
         (ClientError_(400, {"error": {"code": "context_length_exceeded"}}), "context_overflow"),
