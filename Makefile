@@ -66,8 +66,8 @@ types: $(VENV)/test.stamp
 	$(BIN)/mypy
 
 check-c:
-	@.ci/need cc=gcc,libc6-dev clang=clang spin=spin
-	csrc/tests/run.sh
+	@.ci/need cc=gcc,libc6-dev clang=clang,libclang-rt-dev spin=spin
+	bash csrc/tests/run.sh
 
 # The benchmarks bring competitors, some with pins of their own, so they live apart.
 $(VENV)-bench/bench.stamp: $(BUILD) $(wildcard benchmarks/requirements.txt)
