@@ -78,9 +78,8 @@ def write_text(
     sampler: Sampler,
     limit: int,
     stops: Sequence[str],
-    extra: int = 0,
 ) -> Iterator[Piece]:
-    """Generates up to `limit` tokens after the sequence. `extra` output tokens were spent before.
+    """Generates up to `limit` tokens after the sequence.
 
     A cancel ends the text at a token boundary, with the usage so far and the reason "cancelled".
     """
@@ -104,4 +103,4 @@ def write_text(
             reason = "stop"
             break
     tail = "" if filtered.found else filtered.feed(decoder.decode(b"", True)) + filtered.rest()
-    yield Piece(tail, usage=Usage(prompt, written + extra, reason))
+    yield Piece(tail, usage=Usage(prompt, written, reason))

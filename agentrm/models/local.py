@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     Prompt = str | Sequence[Mapping[str, str]]
 
 
+_KEPT_SCORES = 64
+
+
 def _never() -> bool:
     return False
 
@@ -44,6 +47,7 @@ class LocalModel:
     def __init__(self, loaded: LoadedModel) -> None:
         self._loaded = loaded
         self._argument = cache_argument(loaded.weights)
+        self._content_free: dict[tuple[str, bool], list[float]] = {}
 
     @classmethod
     def load(
@@ -182,28 +186,51 @@ class LocalModel:
         if fixed > room:
             raise PromptTooLong(len(sequence) + fixed, self.context)
         writer = ConstrainedWriter(sequence, self.tokenizer, sampler, limit - fixed)
-        may_answer = tool_choice == "auto"
-        return self._decide_and_write(writer, offered, may_answer, limit, stop)
+        if len(offered) == 1 and tool_choice != "auto":
+            return _write_call(writer, offered[0])
+        return self._decide_and_write(
+            writer, messages, offered, may_answer=tool_choice == "auto", limit=limit, stop=stop
+        )
 
     def _decide_and_write(
         self,
         writer: ConstrainedWriter,
+        messages: Sequence[Mapping[str, str]],
         tools: list[ToolSpec],
+        *,
         may_answer: bool,
         limit: int,
         stop: Sequence[str],
     ) -> Iterator[Piece]:
-        prompt = len(writer.sequence)
-        tool, spent = calls.decide(writer, tools, may_answer=may_answer)
+        sequence = writer.sequence
+        scores = calls.step_scores(sequence, self.tokenizer, tools, may_answer=may_answer)
+        free = self._content_free_scores(messages, tools, may_answer, sequence.cancelled)
+        tool = calls.next_step(tools, scores, free, writer.sampler)
         if tool is None:
-            yield from write_text(
-                writer.sequence, self.tokenizer, writer.sampler, max(1, limit - spent), stop, spent
-            )
-            return
-        yield Piece("", tool=tool.name)
-        for text in calls.write_call(writer, tool):
-            yield Piece(text, tool=tool.name)
-        yield Piece("", usage=Usage(prompt, len(writer.sequence) - prompt + spent, "tool_calls"))
+            yield from write_text(sequence, self.tokenizer, writer.sampler, limit, stop)
+        else:
+            yield from _write_call(writer, tool)
+
+    def _content_free_scores(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        tools: list[ToolSpec],
+        may_answer: bool,
+        cancelled: Callable[[], bool],
+    ) -> list[float]:
+        """Computed once per system message and set of tools. Two threads may both compute it: it is the
+        same.
+        """
+        prompt = calls.content_free(messages, tools)
+        key = (self.tokenizer.render(prompt), may_answer)
+        scores = self._content_free.get(key)
+        if scores is None:
+            sequence, _ = self._start(prompt, cancelled)
+            scores = calls.step_scores(sequence, self.tokenizer, tools, may_answer=may_answer)
+            if len(self._content_free) >= _KEPT_SCORES:
+                self._content_free.clear()
+            self._content_free[key] = scores
+        return scores
 
     def _encode(self, prompt: Prompt) -> list[int]:
         if isinstance(prompt, str):
@@ -223,6 +250,14 @@ class LocalModel:
 
 _sharing = threading.Lock()
 _shared: weakref.WeakValueDictionary[tuple[str, str, str | None], LocalModel] = weakref.WeakValueDictionary()
+
+
+def _write_call(writer: ConstrainedWriter, tool: ToolSpec) -> Iterator[Piece]:
+    prompt = len(writer.sequence)
+    yield Piece("", tool=tool.name)
+    for text in calls.write_call(writer, tool):
+        yield Piece(text, tool=tool.name)
+    yield Piece("", usage=Usage(prompt, len(writer.sequence) - prompt, "tool_calls"))
 
 
 def _sampler(max_new_tokens: int, temperature: float, seed: int | None, stop: Sequence[str]) -> Sampler:

@@ -22,7 +22,8 @@ MAX_ITEMS = 8  # of an array whose schema sets no maximum
 # Say nothing about which values are valid, or nothing that a written value could violate.
 _ANNOTATIONS = {
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "format", "$schema",
-    "$id", "$defs", "definitions", "$comment", "additionalProperties", "discriminator", "strict", "contentMediaType",
+    "$id", "$defs", "definitions", "$comment", "additionalProperties", "discriminator", "strict",
+    "contentMediaType",
 }  # fmt: skip
 _KEYWORDS = {
     "string": {"minLength", "maxLength"},

@@ -33,7 +33,7 @@ class TokenSequence:
     asked before each forward; once it says yes, `logits` raises GenerationCancelled.
     """
 
-    __slots__ = ("_argument", "_cache", "_cancelled", "_device", "_fed", "_model", "_tokens")
+    __slots__ = ("_argument", "_cache", "_device", "_fed", "_model", "_tokens", "cancelled")
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class TokenSequence:
 
         self._model, self._argument, self._device = model, argument, device
         self._cache: Any = DynamicCache(config=cast("Any", model.config))
-        self._tokens, self._fed, self._cancelled = list(tokens), 0, cancelled
+        self._tokens, self._fed, self.cancelled = list(tokens), 0, cancelled
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -64,28 +64,47 @@ class TokenSequence:
 
     def logits(self) -> torch.Tensor:
         """Float32 logits, on the CPU, of the token that follows. Raises GenerationCancelled."""
-        import torch
-
         if self._fed == len(self._tokens):  # after a rewind: the last token has to be fed again
             self._cache.crop(-1)
             self._fed -= 1
         while True:
-            if self._cancelled():
-                raise GenerationCancelled(
-                    "the generation was cancelled by its caller; nothing is left running"
-                )
             chunk = self._tokens[self._fed : self._fed + PREFILL_CHUNK]
-            with torch.inference_mode():
-                out = self._model(
-                    torch.tensor([chunk], device=self._device),
-                    use_cache=True,
-                    logits_to_keep=1,
-                    **{self._argument: self._cache},
-                )
-            self._fed += len(chunk)
+            logits = self._forward(chunk, keep=1)
             if self._fed == len(self._tokens):
-                last: torch.Tensor = out.logits[0, -1].float().cpu()
-                return last
+                return logits[0]
+
+    def log_probabilities(self, continuations: Sequence[Sequence[int]]) -> list[float]:
+        """The natural logarithm of how likely each continuation is; the sequence stays as it was.
+
+        Raises GenerationCancelled.
+        """
+        first, start = self.logits().log_softmax(-1), len(self)
+        out = []
+        for tokens in continuations:
+            total = float(first[tokens[0]])
+            if len(tokens) > 1:
+                self.append(tokens[:-1])
+                rows = self._forward(tokens[:-1], keep=len(tokens) - 1).log_softmax(-1)
+                total += sum(float(row[token]) for row, token in zip(rows, tokens[1:], strict=True))
+                self.rewind(start)
+            out.append(total)
+        return out
+
+    def _forward(self, chunk: Sequence[int], keep: int) -> torch.Tensor:
+        import torch
+
+        if self.cancelled():
+            raise GenerationCancelled("the generation was cancelled by its caller; nothing is left running")
+        with torch.inference_mode():
+            out = self._model(
+                torch.tensor([chunk], device=self._device),
+                use_cache=True,
+                logits_to_keep=keep,
+                **{self._argument: self._cache},
+            )
+        self._fed += len(chunk)
+        rows: torch.Tensor = out.logits[0].float().cpu()
+        return rows
 
 
 class Sampler:

@@ -12,6 +12,8 @@ from typing import Any
 
 from agentrm.models.constrained import ConstrainedWriter
 from agentrm.models.schema import Node, compile_schema, shortest
+from agentrm.models.sequence import Sampler, TokenSequence
+from agentrm.models.tokenizer import Tokenizer
 
 ANSWER = "answer the user"  # has blanks, which no tool's name has
 
@@ -69,23 +71,37 @@ def result_text(name: str, content: str) -> str:
     return f"<tool_response>\n{json.dumps({'name': name}, ensure_ascii=False)}\n{content}\n</tool_response>"
 
 
-def decide(
-    writer: ConstrainedWriter, tools: Sequence[ToolSpec], *, may_answer: bool
-) -> tuple[ToolSpec | None, int]:
-    """Asks the model which tool it calls, None for an answer. Returns that and what the question cost, in
-    tokens.
+def content_free(messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSpec]) -> list[Mapping[str, str]]:
+    """The same system message and tools with nothing asked: what `next_step` is measured against."""
+    system = [message for message in messages[:1] if message["role"] == "system"]
+    return with_instructions([*system, {"role": "user", "content": "..."}], tools)
 
-    The question leaves no trace in the sequence.
+
+def step_scores(
+    sequence: TokenSequence, tokenizer: Tokenizer, tools: Sequence[ToolSpec], *, may_answer: bool
+) -> list[float]:
+    """How likely each tool is the next step, in logarithms and in order; the last one is the answer, if
+    it may.
     """
-    if len(tools) == 1 and not may_answer:
-        return tools[0], 0
-    start = len(writer.sequence)
-    writer.literal("Next step: ")
-    chosen = writer.choose([*(tool.name for tool in tools), *([ANSWER] if may_answer else [])])
-    writer.flush()
-    spent = len(writer.sequence) - start
-    writer.sequence.rewind(start)
-    return next((tool for tool in tools if tool.name == chosen), None), spent
+    steps = [*(tool.name for tool in tools), *([ANSWER] if may_answer else [])]
+    return sequence.log_probabilities([tokenizer.encode(f"Next step: {step}") for step in steps])
+
+
+def next_step(
+    tools: Sequence[ToolSpec], scores: Sequence[float], free_scores: Sequence[float], sampler: Sampler
+) -> ToolSpec | None:
+    """The tool to call, None for an answer: the step that this conversation makes more likely than no
+    question does.
+
+    A small model prefers some words whatever is asked; taking that preference off first turns 3 right
+    decisions of 9 into 8 with SmolLM2-135M (contextual calibration, Zhao et al. 2021, "Calibrate Before
+    Use").
+    """
+    import torch
+
+    gains = torch.tensor([score - free for score, free in zip(scores, free_scores, strict=True)])
+    chosen = sampler.pick(gains)
+    return tools[chosen] if chosen < len(tools) else None
 
 
 def write_call(writer: ConstrainedWriter, tool: ToolSpec) -> Iterator[str]:
