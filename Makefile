@@ -19,6 +19,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(PIP_ARGS)
 PINNED := $(PIP) -c constraints.txt
 
+# All extras that the tests use; make constraints resolves them together.
+EXTRAS := demo,langchain,local,semantic,encryption,test
+
 # What the build reads: a change here builds the C core and installs again.
 BUILD := pyproject.toml setup.py constraints.txt $(wildcard csrc/*.c csrc/*.h csrc/*.py)
 
@@ -45,7 +48,7 @@ $(VENV)/demo.stamp: $(VENV)/model.stamp $(BUILD)
 	@touch $@
 
 $(VENV)/test.stamp: $(VENV)/model.stamp $(BUILD)
-	$(PINNED) --no-build-isolation --editable '.[demo,langchain,local,semantic,test]'
+	$(PINNED) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@ $(VENV)/demo.stamp
 
 # The linters alone, in an environment that has not been made for anything else yet.
@@ -82,7 +85,7 @@ bench: $(VENV)-bench/bench.stamp
 
 # Resolves all extras that the development environment has, newest first, and writes down what came out.
 constraints:
-	PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" .ci/constraints
+	EXTRAS="$(EXTRAS)" PYTHON="$(PYTHON)" PIP_ARGS="$(PIP_ARGS)" .ci/constraints
 
 clean:
 	rm -rf $(VENV) $(VENV)-bench build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis csrc/build csrc/tests/build

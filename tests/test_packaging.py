@@ -131,7 +131,7 @@ def extra(name: str, python: str) -> dict[str, Requirement]:
 
 
 @pytest.mark.parametrize(
-    "name", ["langchain", "autogen", "crewai", "local", "semantic", "demo", "test", "all"]
+    "name", ["langchain", "autogen", "crewai", "local", "semantic", "encryption", "demo", "test", "all"]
 )
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
 def test_every_extra_is_there_on_every_python(name: str, python: str) -> None:
