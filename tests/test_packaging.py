@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import agentrm
+
 ROOT = Path(__file__).parents[1]
 
 HEAVY = (
@@ -121,6 +123,10 @@ def test_every_entry_point_resolves() -> None:
     assert found.select(group="agentrm.adapters").names >= {"langchain"}
     for entry in found:
         assert entry.load() is not None, entry
+
+
+def test_the_version_stands_in_one_place() -> None:
+    assert distribution("agentrm").version == agentrm.__version__
 
 
 def extra(name: str, python: str) -> dict[str, Requirement]:
