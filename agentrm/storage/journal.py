@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from agentrm.errors import ConfigError
 from agentrm.storage.disk import Disk
@@ -36,8 +36,7 @@ Fsync = Literal["always", "batch", "never"]
 _SUFFIX = ".journal"
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):  # for the same reason as Frame
     """One record as read back. `segment` and `offset` find it again (`Journal.read_at`)."""
 
     sequence: int  # from 1, without gaps unless records were lost
@@ -123,6 +122,7 @@ class Journal:
         disk: Disk | None = None,
         sealer: Sealer | None = None,
         context: bytes = b"",
+        replay: Replay | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if fsync not in ("always", "batch", "never"):
@@ -145,7 +145,7 @@ class Journal:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
             raise write_error(str(directory), "making", error) from error
-        self.opened = read_journal(directory, sealer=sealer, context=context)
+        self.opened = replay or read_journal(directory, sealer=sealer, context=context)
         self._sequence = self.opened.records[-1].sequence if self.opened.records else 0
         segments = _segments(directory)
         self._segment = segments[-1][0] if segments else 1

@@ -1,4 +1,4 @@
-"""Blobs and vectors by tenant: versions, isolation, quotas, typed errors; run against every built-in store."""
+"""Blobs and vectors by tenant: versions, isolation, quotas, typed errors, on every built-in store."""
 
 from __future__ import annotations
 

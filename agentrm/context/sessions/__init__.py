@@ -1,0 +1,59 @@
+"""Sessions: conversations in three tiers that survive crashes, sleep in a file and wake up elsewhere."""
+
+from agentrm.context.sessions.calls import arun_call, run_call, running
+from agentrm.context.sessions.errors import (
+    CallFinished,
+    MessageConflict,
+    MessageNotFound,
+    NotAuthorised,
+    OutcomeUnknown,
+    SessionClosed,
+    SessionDraining,
+    SessionError,
+    SessionExists,
+    SessionForked,
+    SessionLocked,
+    SessionLost,
+    SessionNotFound,
+)
+from agentrm.context.sessions.resources import Resource
+from agentrm.context.sessions.session import Recovery, Session
+from agentrm.context.sessions.snapshot import Snapshot
+from agentrm.context.sessions.state import Pending
+from agentrm.context.sessions.store import Card, SessionStore
+from agentrm.context.sessions.sweep import Swept, Woken, sweep, wake
+from agentrm.context.sessions.view import Compacted, CompactionTask, Compactor, Hit
+
+__all__ = [
+    "CallFinished",
+    "Card",
+    "Compacted",
+    "CompactionTask",
+    "Compactor",
+    "Hit",
+    "MessageConflict",
+    "MessageNotFound",
+    "NotAuthorised",
+    "OutcomeUnknown",
+    "Pending",
+    "Recovery",
+    "Resource",
+    "Session",
+    "SessionClosed",
+    "SessionDraining",
+    "SessionError",
+    "SessionExists",
+    "SessionForked",
+    "SessionLocked",
+    "SessionLost",
+    "SessionNotFound",
+    "SessionStore",
+    "Snapshot",
+    "Swept",
+    "Woken",
+    "arun_call",
+    "run_call",
+    "running",
+    "sweep",
+    "wake",
+]
