@@ -1,0 +1,1 @@
+"""What does compaction keep, measured on conversations and trajectories that were not made for it?"""
