@@ -40,9 +40,8 @@ def run(args: argparse.Namespace) -> int:
 def _list() -> int:
     for entry in catalog.CATALOG:
         path = catalog.installed_file(entry)
-        print(
-            f"{entry.name}: {entry.summary}, context {entry.context}; {entry.licence}, {entry.size / 1e6:.0f} MB, {entry.requirement}"
-        )
+        source = f"{entry.licence}, {entry.size / 1e6:.0f} MB, {entry.requirement}"
+        print(f"{entry.name}: {entry.summary}, context {entry.context} tokens; {source}")
         print(f"  {path or f'not installed: agentrm models fetch {entry.name}'}")
     print(f"{catalog.TINY_RANDOM}: random weights for tests of mechanics, built in")
     return 0

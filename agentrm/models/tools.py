@@ -66,9 +66,9 @@ def call_text(name: str, arguments: str) -> str:
     return f"{_opening(name)}{arguments}}}\n</tool_call>"
 
 
-def result_text(name: str, content: str) -> str:
-    """A tool's result as it stands in the turn after the call."""
-    return f"<tool_response>\n{json.dumps({'name': name}, ensure_ascii=False)}\n{content}\n</tool_response>"
+def result_text(content: str) -> str:
+    """A tool's result as it stands in the turn after the call; several stand in the order of their calls."""
+    return f"<tool_response>\n{content}\n</tool_response>"
 
 
 def content_free(messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSpec]) -> list[Mapping[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import LanguageModelInput
@@ -216,12 +216,14 @@ class ChatLocal(BaseChatModel):
                 yield ChatGenerationChunk(message=AIMessageChunk(content=piece.text))
 
     def _last_chunk(self, text: str, usage: Usage) -> ChatGenerationChunk:
-        counted = UsageMetadata(
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            total_tokens=usage.input_tokens + usage.output_tokens,
+        counted = {
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "total_tokens": usage.input_tokens + usage.output_tokens,
+        }
+        message = AIMessageChunk(
+            content=text, usage_metadata=cast("UsageMetadata", counted), chunk_position="last"
         )
-        message = AIMessageChunk(content=text, usage_metadata=counted, chunk_position="last")
         info = {"finish_reason": usage.finish_reason, "model_name": self.model, "model_provider": "agentrm"}
         return ChatGenerationChunk(message=message, generation_info=info)
 
@@ -256,24 +258,18 @@ def _rounds_since_user(messages: Sequence[BaseMessage]) -> int:
 def _turns(messages: Sequence[BaseMessage]) -> list[dict[str, str]]:
     """Messages as turns of text. Results of tools stand in the user's turn, several of one step together."""
     turns: list[dict[str, str]] = []
-    called: dict[str | None, str] = {}
     in_results = False
     for message in messages:
         is_result = isinstance(message, ToolMessage | FunctionMessage)
-        if isinstance(message, AIMessage):
-            called |= {call["id"]: call["name"] for call in message.tool_calls}
+        text = _text(message)
+        if is_result:
+            text = result_text(text)
+        elif isinstance(message, AIMessage):
             calls = [call_text(call["name"], json.dumps(call["args"])) for call in message.tool_calls]
             calls += [
                 call_text(call["name"] or "", call["args"] or "") for call in message.invalid_tool_calls
             ]
-            text = "\n".join(part for part in (_text(message), *calls) if part)
-        elif isinstance(message, ToolMessage):
-            name = message.name or called.get(message.tool_call_id, "tool")
-            text = result_text(name, _text(message))
-        elif isinstance(message, FunctionMessage):
-            text = result_text(message.name, _text(message))
-        else:
-            text = _text(message)
+            text = "\n".join(part for part in (text, *calls) if part)
         if is_result and in_results:
             turns[-1]["content"] += "\n" + text
         else:
