@@ -35,14 +35,22 @@ def parse(text: str | bytes, name: str = "the configuration") -> Config:
         loader = yaml.SafeLoader(text)
         try:
             node = loader.get_single_node()
-            if node is None:
-                return CONFIG.read(None, "")
-            _refuse_duplicates(node, "", set())
-            return CONFIG.read(loader.construct_document(node), "")
+            if node is not None:
+                _refuse_duplicates(node, "", set())
+            plain = None if node is None else loader.construct_document(node)
         finally:
             loader.dispose()
-    except yaml.YAMLError as error:
-        raise ConfigError(name, " ".join(str(error).split()), "one YAML document") from error
+    except ConfigError:
+        raise
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # dates that do not exist, ten thousand brackets
+        raise ConfigError(
+            name, " ".join(str(error).split()), "one YAML document with plain values"
+        ) from error
+    return CONFIG.read(plain, "")
 
 
 def _refuse_duplicates(node: yaml.Node, path: str, seen: set[int]) -> None:

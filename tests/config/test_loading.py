@@ -137,7 +137,16 @@ def test_a_missing_file_is_an_os_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["pools: {", "a: 1\n---\nb: 2", "pools: !!python/object:os.system {}", "\x00"]
+    "text",
+    [
+        "pools: {",
+        "a: 1\n---\nb: 2",
+        "pools: !!python/object:os.system {}",
+        "\x00",
+        "pools: 2026-13-45",
+        pytest.param("pools: " + "9" * 5000, id="5000 digits"),
+        pytest.param("[" * 5000, id="5000 brackets"),
+    ],
 )
 def test_text_that_is_not_one_plain_yaml_document_is_refused_by_its_name(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
