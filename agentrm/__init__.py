@@ -1,0 +1,44 @@
+"""agentrm: the resource manager for LLM agents.
+
+`ResourceManager` owns what agents share (lanes, rates, context, memory); `identity` says who is asking; everything else
+hangs on those two. Importing this package loads no framework and no numeric library.
+"""
+
+from __future__ import annotations
+
+from agentrm.clock import Clock, MonotonicClock, VirtualClock
+from agentrm.errors import (
+    AdmissionError,
+    AgentRMError,
+    ConfigError,
+    ForkedError,
+    IdleTimeout,
+    KernelError,
+    LeaseError,
+    ManagerClosed,
+    QueueFull,
+    QueueTimeout,
+    RequestTooLarge,
+    RunTimeout,
+    ScopeClosed,
+)
+
+__all__ = [
+    "AdmissionError",
+    "AgentRMError",
+    "Clock",
+    "ConfigError",
+    "ForkedError",
+    "IdleTimeout",
+    "KernelError",
+    "LeaseError",
+    "ManagerClosed",
+    "MonotonicClock",
+    "QueueFull",
+    "QueueTimeout",
+    "RequestTooLarge",
+    "RunTimeout",
+    "ScopeClosed",
+    "VirtualClock",
+]
+__version__ = "0.1.0"

@@ -1,0 +1,101 @@
+"""Every error that agentrm raises on purpose.
+
+Each one says what was asked, what the limit was and what to do. The texts avoid the words that agent frameworks
+search error texts for when they decide to retry by themselves; whether a retry makes sense is in `is_retryable`
+and `retry_after` instead.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AdmissionError",
+    "AgentRMError",
+    "ConfigError",
+    "ForkedError",
+    "IdleTimeout",
+    "KernelError",
+    "LeaseError",
+    "ManagerClosed",
+    "QueueFull",
+    "QueueTimeout",
+    "RequestTooLarge",
+    "RunTimeout",
+    "ScopeClosed",
+]
+
+
+class AgentRMError(Exception):
+    """Base of all errors raised by agentrm itself (errors of providers and tools pass through unchanged)."""
+
+
+class ConfigError(AgentRMError, ValueError):
+    """A configuration value that cannot work. Raised at construction, never later.
+
+    `key` is the full dotted key, `value` what was given, `allowed` what is.
+    """
+
+    def __init__(self, key: str, value: object, allowed: str) -> None:
+        self.key, self.value, self.allowed = key, value, allowed
+        super().__init__(f"{key}: {value!r} is not allowed; allowed: {allowed}")
+
+
+class KernelError(AgentRMError):
+    """The kernel refused an operation: a table of fixed size is full, or a handle is not valid."""
+
+
+class ForkedError(AgentRMError):
+    """A manager was used in a child process after `fork`. Create a new ResourceManager in the child."""
+
+
+class _CallError(AgentRMError):
+    def __init__(
+        self,
+        message: str,
+        *,
+        pool: str | None = None,
+        agent: str | None = None,
+        retry_after: float | None = None,
+        is_retryable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.pool, self.agent = pool, agent
+        self.retry_after, self.is_retryable = retry_after, is_retryable
+
+
+class AdmissionError(_CallError):
+    """A call was not admitted; nothing was sent and nothing is held.
+
+    `retry_after` is in seconds (None if no time can be named), `is_retryable` says whether waiting can help.
+    """
+
+
+class QueueTimeout(AdmissionError, TimeoutError):
+    """The call waited in the queue for longer than its `wait_max`."""
+
+
+class QueueFull(AdmissionError):
+    """The queue holds `waiting.max_queued` calls already."""
+
+
+class RequestTooLarge(AdmissionError):
+    """The call asks for more than a limit can ever give at once."""
+
+
+class ScopeClosed(AdmissionError):
+    """The provider refused the account or model for good (quota, billing, authentication)."""
+
+
+class ManagerClosed(AdmissionError):
+    """The manager is closing or closed and takes no new work."""
+
+
+class LeaseError(_CallError):
+    """A call that was running lost its lease."""
+
+
+class RunTimeout(LeaseError, TimeoutError):
+    """The call ran for longer than its run limit (`run_s`)."""
+
+
+class IdleTimeout(LeaseError, TimeoutError):
+    """The call made no progress (no chunk, no heartbeat) for longer than its idle limit (`idle_s`)."""

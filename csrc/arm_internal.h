@@ -1,0 +1,318 @@
+/* Layout of the arena and the cells in it; shared by the kernel's own files only. */
+#ifndef ARM_INTERNAL_H
+#define ARM_INTERNAL_H
+#include "arm.h"
+
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* A cell is one 64-bit word: a value in the low bits, a version above it that every write moves on, so that a helper
+ * that wakes up late can never undo a newer write: its compare-and-swap names a version that is gone. Wide cells (W:
+ * times, virtual times, token levels) have 48 bits of value and 16 of version, narrow ones (indexes, counters) 32/32.
+ * The version wraps after 2^16 or 2^32 writes of that very cell while a helper is stopped between one load and the
+ * next instruction, and even then the value would have to be the same too. */
+typedef _Atomic uint64_t cell;
+
+#define ARM_MAX_WRITES 384
+#define ARM_TOWER 6
+#define ARM_NAME_CELLS 10
+#define ARM_CACHE 32
+#define ARM_CLAIM 16
+#define ARM_SCAN 16
+#define WIDE_MASK ((UINT64_C(1) << 48) - 1)
+#define BIAS (INT64_C(1) << 46)
+
+#define STEP_READ_ROOT 0
+#define STEP_COMMIT 1
+#define STEP_APPLY 2
+#define STEP_RELEASE 3
+#define STEP_HELP 4
+#define STEP_PRIVATE 5
+#define STEP_HEARTBEAT 6
+#define STEP_EVENT 7
+
+#ifdef ARM_FAULTS
+#define ARM_FAULT(step)                                                                                                \
+    do {                                                                                                               \
+        if (arm_fault_hook) arm_fault_hook(step);                                                                      \
+    } while (0)
+#else
+#define ARM_FAULT(step) ((void)0)
+#endif
+
+/* flags in a ticket's meta cell, above pool:10 class:2 level:2 */
+#define META_LIFTED (1u << 14)
+#define META_LOAN (1u << 15)    /* runs on its lender's lane */
+#define META_FRONT (1u << 16)   /* in the front queue of its flow */
+#define META_PARKED (1u << 17)  /* in its scope's parked list */
+#define META_MAILED (1u << 18)  /* in its owner's mailbox */
+#define META_AGED (1u << 19)    /* in the pool's age list (else demoted list) */
+#define META_LISTED (1u << 20)
+#define META_FLAT (1u << 21)   /* queued in the one flow of fifo and priority */
+#define META_TURN (1u << 22)   /* cost of one turn (rr) */
+#define META_CUSTOM (1u << 23) /* in a flow of its own, at its own key */
+
+typedef struct {
+    cell state; /* W: generation << 4 | state */
+    cell meta;
+    cell who;    /* W: agent:24 | scope:12 | owner:12 */
+    cell tokens; /* reserved */
+    cell memory;
+    cell submitted, granted, idle, run_until, blocked, cost, key, arrival; /* W */
+    cell passes;
+    cell qnext, qprev, anext, aprev; /* flow queue, age or demoted list */
+    cell flow;
+    cell parent, parent_gen; /* immediate enclosing lease */
+    cell lender, lender_gen; /* nearest enclosing lease of the same pool */
+    cell loan;               /* the child that rides on this lane */
+    cell kids;               /* live children, any pool */
+    cell whead, wtail;       /* waiting children of the same pool */
+    cell wnext, wprev;
+    cell lnext, lprev; /* pool's list of lenders with waiting children */
+    cell mail;         /* next in the owner's mailbox */
+    cell stamp[ARM_MAX_LIMITS];
+    cell beat; /* raw generation:16 | time:48 of the last heartbeat, outside transactions */
+} arm_ticket;
+
+typedef struct {
+    cell start, arrival, finish, vtime, adjust; /* W; adjust is biased */
+    cell id;                                    /* W: lookup key */
+    cell hnext, parent, height;
+    cell members; /* of a tenant's flow: how many agents' flows name it */
+    cell fhead, ftail, qhead, qtail;
+    cell tower[ARM_TOWER], child[ARM_TOWER];
+} arm_flow;
+
+typedef struct {
+    cell head[ARM_TOWER];
+    cell vtime; /* W */
+} arm_level;
+
+typedef struct {
+    arm_pool_config config; /* constant after arm_set_pool, but for the policy */
+    uint32_t domain_next;   /* pool + 1 */
+    cell policy, used, dead, waiting;
+    cell ahead, atail, dhead, dtail; /* age list (level 2) and demoted list */
+    cell lend;                       /* lenders with waiting children */
+    cell parkers, nscopes;           /* scopes with parked tickets; scopes there are */
+    cell ewma;                       /* raw microseconds, advisory */
+    arm_level level[3];
+} arm_pool;
+
+typedef struct {
+    arm_limit_config config;
+    int64_t num, den, fill_us;    /* bucket: units per microsecond, units per token, time from empty to full */
+    uint64_t ring;                /* offset of (time, amount) pairs */
+    cell level, last;             /* bucket: biased units, time; gauge: taken */
+    cell head, tail, sum;         /* rolling */
+    cell saver, saver_gen, dummy; /* ticket for which this limit saves up */
+} arm_limit;
+
+typedef struct {
+    cell name[ARM_NAME_CELLS];
+    cell hnext, hash;
+    cell pool, link, listed, parked;
+    cell phead[3], ptail[3];      /* parked tickets by level */
+    cell until, next, cut, base;  /* W */
+    cell factor;
+    cell last, interval; /* raw microseconds, advisory: last grant, usual distance of two */
+} arm_scope_rec;
+
+typedef struct {
+    cell name[ARM_NAME_CELLS];
+    cell hnext, hash, tenant, weight, tag; /* tag moves on when the slot is given to another name */
+    cell used;                             /* W: epoch:16 | demotion:2 | share:30 */
+    cell seen, hint; /* raw, advisory: last use; flow last queued in */
+} arm_agent_rec;
+
+typedef struct {
+    cell claim;              /* raw: pid of whoever took the slot, 0 if free */
+    cell pid, started, wake; /* W */
+    cell alive, mhead, mtail;
+} arm_owner_rec;
+
+typedef struct {
+    cell seq, time, what, handle, value; /* seqlock: odd while written */
+} arm_event_rec;
+
+typedef struct {
+    cell cellno, old, new_;
+} arm_write;
+
+typedef struct {
+    cell count;
+    arm_write write[ARM_MAX_WRITES];
+} arm_desc;
+
+#define ARM_BUCKETS 4096
+#define ARM_DOMAINS 1024
+typedef struct {
+    uint64_t magic, version, size, ready;
+    arm_config config;
+    uint64_t tickets, agents, tenants, pools, limits, scopes, owners, events, flows, rings, descs; /* offsets */
+    uint32_t nflows;
+    uint32_t ring_used;
+    _Alignas(64) cell root; /* sequence:48 | participant + 1:16 */
+    _Alignas(64) cell event_head;
+    _Alignas(64) cell free_ticket, high_ticket;
+    cell free_flow, high_flow, flow_hand;
+    cell n_agents, n_tenants, n_scopes;
+    cell domain_waiting[ARM_DOMAINS];
+    uint32_t domain_first[ARM_DOMAINS]; /* pool + 1, constant after set-up */
+    cell agent_hash[ARM_BUCKETS], flow_hash[ARM_BUCKETS];
+    cell tenant_hash[256], scope_hash[256];
+} arm_arena;
+
+struct arm_ctx {
+    arm_io io;
+    char *base;
+    arm_arena *arena;
+    arm_desc *desc;
+    uint32_t slot;
+    bool direct; /* private arena */
+    uint64_t root;
+    uint32_t nwrites, stamp;
+    int32_t granted, woken; /* of the running transaction */
+    int64_t now, due;
+    int64_t freed; /* slot that the running transaction puts into the cache, + 1 */
+    bool more;     /* it left grants to be made */
+    uint32_t events;
+    struct {
+        int64_t handle, value;
+        uint32_t kind, level, agent, pool;
+    } event[32];
+    uint32_t ncache;
+    uint32_t cache[ARM_CACHE];
+    uint32_t hash[1024]; /* stamp:16 | index + 1:16 */
+    jmp_buf again;
+};
+
+/* --- transactions (arm_tx.c) --- */
+typedef int64_t (*arm_body)(arm_ctx *c, const int64_t *args);
+int64_t arm_run(arm_ctx *c, arm_body body, const int64_t *args, int64_t now_ns);
+void arm_note(arm_ctx *c, uint32_t kind, int64_t handle, uint32_t agent, uint32_t pool, uint32_t level, int64_t value);
+
+static inline uint32_t cell_no(arm_ctx *c, const cell *p) { return (uint32_t)(((const char *)p - c->base) >> 3); }
+
+static inline uint32_t log_find(arm_ctx *c, uint32_t no) {
+    uint32_t h = (no * 2654435761u) >> 22;
+    for (;; h = (h + 1) & 1023) {
+        uint32_t e = c->hash[h];
+        if ((e >> 16) != c->stamp) return 0;
+        uint32_t i = e & 0xffff;
+        if (atomic_load_explicit(&c->desc->write[i - 1].cellno, memory_order_relaxed) == no) return i;
+    }
+}
+
+static inline uint64_t rd_word(arm_ctx *c, cell *p) {
+    if (c->direct) return atomic_load_explicit(p, memory_order_relaxed);
+    if (c->nwrites) {
+        uint32_t i = log_find(c, cell_no(c, p));
+        if (i) return atomic_load_explicit(&c->desc->write[i - 1].new_, memory_order_relaxed);
+    }
+    uint64_t w = atomic_load_explicit(p, memory_order_acquire);
+    if (atomic_load_explicit(&c->arena->root, memory_order_relaxed) != c->root) longjmp(c->again, 1);
+    return w;
+}
+
+void log_word(arm_ctx *c, cell *p, uint64_t value, bool wide);
+
+static inline void wr_word(arm_ctx *c, cell *p, uint64_t value, bool wide) {
+    if (c->direct) atomic_store_explicit(p, value, memory_order_relaxed);
+    else log_word(c, p, value, wide);
+}
+
+static inline uint32_t rd(arm_ctx *c, cell *p) { return (uint32_t)rd_word(c, p); }
+static inline int64_t rdw(arm_ctx *c, cell *p) { return (int64_t)(rd_word(c, p) & WIDE_MASK); }
+static inline void wr(arm_ctx *c, cell *p, uint32_t v) { wr_word(c, p, v, false); }
+static inline void wrw(arm_ctx *c, cell *p, int64_t v) { wr_word(c, p, (uint64_t)v & WIDE_MASK, true); }
+
+/* Plain writes to a slot that this participant has CLAIMED: nobody else writes there; the version still moves on. */
+static inline void put_narrow(cell *p, uint32_t v) {
+    uint64_t w = atomic_load_explicit(p, memory_order_relaxed);
+    ARM_FAULT(STEP_PRIVATE);
+    atomic_store_explicit(p, ((w >> 32) + 1) << 32 | v, memory_order_release);
+}
+static inline void put_wide(cell *p, int64_t v) {
+    uint64_t w = atomic_load_explicit(p, memory_order_relaxed);
+    ARM_FAULT(STEP_PRIVATE);
+    atomic_store_explicit(p, ((w >> 48) + 1) << 48 | ((uint64_t)v & WIDE_MASK), memory_order_release);
+}
+
+/* --- records --- */
+static inline arm_ticket *ticket(arm_ctx *c, uint32_t i) { return (arm_ticket *)(c->base + c->arena->tickets) + i; }
+static inline arm_flow *flow(arm_ctx *c, uint32_t i) { return (arm_flow *)(c->base + c->arena->flows) + i; }
+static inline arm_pool *pool(arm_ctx *c, uint32_t i) { return (arm_pool *)(c->base + c->arena->pools) + i; }
+static inline arm_limit *limit(arm_ctx *c, uint32_t i) { return (arm_limit *)(c->base + c->arena->limits) + i; }
+static inline arm_scope_rec *scope(arm_ctx *c, uint32_t i) { return (arm_scope_rec *)(c->base + c->arena->scopes) + i; }
+static inline arm_agent_rec *agent(arm_ctx *c, uint32_t i) { return (arm_agent_rec *)(c->base + c->arena->agents) + i; }
+static inline arm_agent_rec *tenant(arm_ctx *c, uint32_t i) { return (arm_agent_rec *)(c->base + c->arena->tenants) + i; }
+static inline arm_owner_rec *owner(arm_ctx *c, uint32_t i) { return (arm_owner_rec *)(c->base + c->arena->owners) + i; }
+
+#define GEN_MASK ((INT64_C(1) << 38) - 1)
+static inline int64_t make_handle(uint32_t index, int64_t state) { return ((state >> 4) & GEN_MASK) << 24 | index; }
+static inline uint32_t handle_index(int64_t h) { return (uint32_t)(h & 0xffffff); }
+static inline int64_t handle_gen(int64_t h) { return h >> 24; }
+static inline int state_of(int64_t word) { return (int)(word & 15); }
+static inline uint32_t meta_pool(uint32_t m) { return m & 1023; }
+static inline uint32_t meta_class(uint32_t m) { return m >> 10 & 3; }
+static inline uint32_t meta_level(uint32_t m) { return m >> 12 & 3; }
+static inline uint32_t with_level(uint32_t m, uint32_t level) { return (m & ~(3u << 12)) | level << 12; }
+static inline uint32_t who_agent(int64_t w) { return (uint32_t)(w & 0xffffff); }
+static inline uint32_t who_scope(int64_t w) { return (uint32_t)(w >> 24 & 0xfff); }
+static inline uint32_t who_owner(int64_t w) { return (uint32_t)(w >> 36 & 0xfff); }
+
+static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline void earliest(arm_ctx *c, int64_t t) {
+    if (c->due < 0 || t < c->due) c->due = t;
+}
+
+/* --- queue (arm_flow.c): enqueue and dequeue keep every list, count and virtual time right --- */
+void queue_add(arm_ctx *c, uint32_t t, bool front);
+void queue_remove(arm_ctx *c, uint32_t t);              /* cancelled, lifted or parked: costs its flow nothing */
+void queue_serve(arm_ctx *c, uint32_t t, bool in_turn); /* granted: charges its flow */
+void count_waiting(arm_ctx *c, uint32_t p, int by);
+void queue_lift(arm_ctx *c, uint32_t p);                /* ageing and boost, a bounded number a call */
+void queue_adjust(arm_ctx *c, uint32_t t, int64_t difference);
+int64_t queue_cost(arm_ctx *c, uint32_t p, uint32_t meta, int64_t tokens, int64_t lane_us);
+uint32_t queue_level(arm_ctx *c, uint32_t a, uint32_t klass, uint32_t policy, int32_t custom);
+void queue_usage(arm_ctx *c, uint32_t a, uint32_t klass, int64_t lane_us, int64_t tokens);
+/* Tickets in order of service, at most ARM_SCAN of a level. */
+typedef struct {
+    uint32_t level, tenant_flow, agent_flow, ticket, left, depth;
+} arm_walk;
+uint32_t walk_first(arm_ctx *c, arm_pool *p, arm_walk *w, uint32_t level);
+uint32_t walk_next(arm_ctx *c, arm_walk *w);
+
+/* --- limits (arm_limit.c) --- */
+bool limits_fit(arm_ctx *c, uint32_t t, int *lacking);
+void limits_take(arm_ctx *c, uint32_t t);
+void limits_settle(arm_ctx *c, uint32_t t, int64_t tokens, bool refund);
+int64_t limits_due(arm_ctx *c, uint32_t t);
+int limits_too_large(arm_ctx *c, arm_pool *p, int64_t tokens, int64_t memory);
+void limits_save(arm_ctx *c, uint32_t t);
+
+/* --- scopes (arm_scope.c) --- */
+int64_t scope_open_at(arm_ctx *c, uint32_t s); /* 0: open now */
+void scope_started(arm_ctx *c, uint32_t s);
+void scope_succeeded(arm_ctx *c, uint32_t s);
+void scope_park(arm_ctx *c, uint32_t t);
+void scope_unpark(arm_ctx *c, uint32_t p);
+void scope_drop(arm_ctx *c, uint32_t t);
+
+/* --- dispatch (arm_dispatch.c) --- */
+void dispatch(arm_ctx *c, uint32_t domain);
+void mail_drop(arm_ctx *c, uint32_t t);
+void dispatch_rest(arm_ctx *c, int64_t now_ns, uint32_t domain);
+int64_t run_and_dispatch(arm_ctx *c, arm_body body, const int64_t *args, int64_t now_ns, uint32_t domain);
+void grant(arm_ctx *c, uint32_t t, bool queued, bool in_turn, bool loan);
+bool lane_free(arm_ctx *c, arm_pool *p);
+void child_wait(arm_ctx *c, uint32_t t);
+void child_leave(arm_ctx *c, uint32_t t);
+void lane_give_back(arm_ctx *c, uint32_t t);
+bool alive(arm_ctx *c, uint32_t index_plus_1, uint32_t gen, int *state);
+
+#endif

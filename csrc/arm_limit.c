@@ -1,0 +1,273 @@
+/* Limits: exact rolling windows, token buckets and gauges; all of one admission are taken together or not at all. */
+#include "arm_internal.h"
+
+static int64_t need_of(arm_ctx *c, uint32_t t, const arm_limit *l) {
+    if (l->config.unit == ARM_REQUESTS) return 1;
+    return l->config.unit == ARM_TOKENS ? rd(c, &ticket(c, t)->tokens) : rdw(c, &ticket(c, t)->memory);
+}
+
+static cell *ring_at(arm_ctx *c, arm_limit *l, uint32_t position) {
+    return (cell *)(c->base + l->ring) + (uint64_t)(position & (l->config.ring - 1)) * 2;
+}
+
+/* Rolling window: forget what has left it. A grant at microsecond s may lie anywhere in [s, s + 1), hence the + 1. */
+static int64_t rolling_sum(arm_ctx *c, arm_limit *l) {
+    uint32_t tail = rd(c, &l->tail), head = rd(c, &l->head);
+    int64_t sum = rdw(c, &l->sum);
+    if (tail == head) return sum;
+    uint32_t from = tail;
+    while (tail != head) {
+        cell *e = ring_at(c, l, tail);
+        if (rdw(c, &e[0]) + l->config.window_us + 1 > c->now) break;
+        sum -= rd(c, &e[1]);
+        tail++;
+    }
+    if (tail != from) {
+        wr(c, &l->tail, tail);
+        wrw(c, &l->sum, sum);
+    }
+    return sum;
+}
+
+static int64_t bucket_level(arm_ctx *c, arm_limit *l) {
+    int64_t level = rdw(c, &l->level) - BIAS, passed = c->now - rdw(c, &l->last), full = l->config.burst * l->den;
+    if (passed <= 0 || level >= full) return level;
+    if (level >= 0 && passed >= l->fill_us) return full;
+    if (passed > BIAS / l->num) return full; /* even from the deepest debt */
+    return min64(full, level + passed * l->num);
+}
+
+static void bucket_set(arm_ctx *c, arm_limit *l, int64_t level) {
+    int64_t full = l->config.burst * l->den;
+    if (level > full) level = full;
+    if (level < 1 - BIAS) level = 1 - BIAS;
+    wrw(c, &l->level, level + BIAS);
+    if (c->now > rdw(c, &l->last)) wrw(c, &l->last, c->now);
+}
+
+static int64_t capacity(const arm_limit *l) {
+    return l->config.shape == ARM_BUCKET ? l->config.burst : l->config.amount;
+}
+
+/* More than the limit can ever give at once: admitted, if at all (`oversize_debt`), alone at a full limit. */
+static bool room(arm_ctx *c, arm_limit *l, int64_t need) {
+    bool oversized = need > capacity(l);
+    if (l->config.shape == ARM_ROLLING) {
+        int64_t sum = rolling_sum(c, l);
+        return oversized ? sum == 0 : sum + need <= l->config.amount;
+    }
+    if (l->config.shape == ARM_GAUGE) return rdw(c, &l->level) + need <= l->config.amount;
+    return bucket_level(c, l) >= (oversized ? l->config.burst : need) * l->den;
+}
+
+static int64_t due(arm_ctx *c, arm_limit *l, int64_t need) {
+    bool oversized = need > capacity(l);
+    if (l->config.shape == ARM_GAUGE) return -1;
+    if (l->config.shape == ARM_BUCKET) {
+        int64_t lack = (oversized ? l->config.burst : need) * l->den - bucket_level(c, l);
+        return lack <= 0 ? c->now : max64(c->now, rdw(c, &l->last)) + (lack + l->num - 1) / l->num;
+    }
+    int64_t sum = rolling_sum(c, l), target = oversized ? 0 : l->config.amount - need;
+    uint32_t i = rd(c, &l->tail), head = rd(c, &l->head);
+    int64_t at = c->now;
+    for (; i != head && sum > target; i++) {
+        cell *e = ring_at(c, l, i);
+        sum -= rd(c, &e[1]);
+        at = rdw(c, &e[0]) + l->config.window_us + 1;
+    }
+    return max64(at, c->now);
+}
+
+static uint32_t take(arm_ctx *c, arm_limit *l, int64_t need) {
+    if (l->config.shape == ARM_GAUGE) {
+        wrw(c, &l->level, rdw(c, &l->level) + need);
+        return 0;
+    }
+    if (l->config.shape == ARM_BUCKET) {
+        bucket_set(c, l, bucket_level(c, l) - need * l->den);
+        return 0;
+    }
+    int64_t sum = rolling_sum(c, l), at = c->now;
+    uint32_t head = rd(c, &l->head), tail = rd(c, &l->tail);
+    if (head != tail) at = max64(at, rdw(c, &ring_at(c, l, head - 1)[0]));
+    wrw(c, &l->sum, sum + need);
+    if (head - tail == l->config.ring) { /* full of small or refunded entries: the newest one stands for both */
+        cell *e = ring_at(c, l, head - 1);
+        wrw(c, &e[0], at);
+        wr(c, &e[1], rd(c, &e[1]) + (uint32_t)need);
+        return head - 1;
+    }
+    cell *e = ring_at(c, l, head);
+    wrw(c, &e[0], at);
+    wr(c, &e[1], (uint32_t)need);
+    wr(c, &l->head, head + 1);
+    return head;
+}
+
+/* What was reserved turned out to be `real`. In a rolling window the entry keeps its time; one that has left the window
+ * needs no correction, unless the call used more, which is then entered now. */
+static void correct(arm_ctx *c, arm_limit *l, uint32_t stamp, int64_t reserved, int64_t real) {
+    if (l->config.shape == ARM_GAUGE) {
+        wrw(c, &l->level, max64(0, rdw(c, &l->level) - reserved));
+        return;
+    }
+    if (reserved == real) return;
+    if (l->config.shape == ARM_BUCKET) {
+        bucket_set(c, l, bucket_level(c, l) + (reserved - real) * l->den);
+        return;
+    }
+    int64_t sum = rolling_sum(c, l);
+    uint32_t tail = rd(c, &l->tail), head = rd(c, &l->head);
+    if (stamp - tail >= head - tail) {
+        if (real > reserved) take(c, l, real - reserved);
+        return;
+    }
+    cell *e = ring_at(c, l, stamp);
+    int64_t amount = (int64_t)rd(c, &e[1]) + real - reserved;
+    if (amount < 0) amount = 0;
+    wrw(c, &l->sum, sum + amount - rd(c, &e[1]));
+    wr(c, &e[1], (uint32_t)amount);
+    if (amount == 0 && stamp == head - 1) wr(c, &l->head, head - 1);
+}
+
+/* Whether the limit is saved up for another ticket that is at least as important. */
+static bool saved_for_other(arm_ctx *c, arm_limit *l, uint32_t t) {
+    uint32_t s = rd(c, &l->saver);
+    if (!s || s - 1 == t) return false;
+    int64_t state = rdw(c, &ticket(c, s - 1)->state);
+    if (state_of(state) != ARM_WAITING || (uint32_t)(state >> 4) != rd(c, &l->saver_gen)) return false;
+    uint32_t meta = rd(c, &ticket(c, s - 1)->meta);
+    if (meta & META_PARKED) return false; /* its scope is closed: it could not use what is saved */
+    return meta_level(meta) <= meta_level(rd(c, &ticket(c, t)->meta));
+}
+
+bool limits_fit(arm_ctx *c, uint32_t t, int *lacking) {
+    const arm_pool_config *f = &pool(c, meta_pool(rd(c, &ticket(c, t)->meta)))->config;
+    for (uint32_t i = 0; i < f->nlimits; i++) {
+        arm_limit *l = limit(c, f->limits[i]);
+        int64_t need = need_of(c, t, l);
+        if (need && (saved_for_other(c, l, t) || !room(c, l, need))) {
+            if (lacking) *lacking = (int)i;
+            return false;
+        }
+    }
+    return true;
+}
+
+void limits_take(arm_ctx *c, uint32_t t) {
+    arm_ticket *k = ticket(c, t);
+    const arm_pool_config *f = &pool(c, meta_pool(rd(c, &k->meta)))->config;
+    for (uint32_t i = 0; i < f->nlimits; i++) {
+        arm_limit *l = limit(c, f->limits[i]);
+        int64_t need = need_of(c, t, l);
+        uint32_t stamp = need ? take(c, l, need) : 0;
+        if (need && l->config.shape == ARM_ROLLING) wr(c, &k->stamp[i], stamp);
+        if (rd(c, &l->saver) == t + 1) wr(c, &l->saver, 0);
+    }
+}
+
+void limits_settle(arm_ctx *c, uint32_t t, int64_t tokens, bool refund) {
+    arm_ticket *k = ticket(c, t);
+    const arm_pool_config *f = &pool(c, meta_pool(rd(c, &k->meta)))->config;
+    for (uint32_t i = 0; i < f->nlimits; i++) {
+        arm_limit *l = limit(c, f->limits[i]);
+        int64_t reserved = need_of(c, t, l), real = reserved;
+        if (refund) real = 0;
+        else if (l->config.unit == ARM_TOKENS) real = tokens;
+        if (reserved == 0 && real > 0 && l->config.shape == ARM_ROLLING) take(c, l, real);
+        else if (reserved || real) correct(c, l, l->config.shape == ARM_ROLLING ? rd(c, &k->stamp[i]) : 0, reserved, real);
+    }
+}
+
+int64_t limits_due(arm_ctx *c, uint32_t t) {
+    const arm_pool_config *f = &pool(c, meta_pool(rd(c, &ticket(c, t)->meta)))->config;
+    int64_t at = -1; /* also when all there is lacking is saved up for another: its grant comes first */
+    for (uint32_t i = 0; i < f->nlimits; i++) {
+        arm_limit *l = limit(c, f->limits[i]);
+        int64_t need = need_of(c, t, l);
+        if (!need || room(c, l, need)) continue;
+        int64_t d = due(c, l, need);
+        if (d < 0) return -1; /* only a settle can help */
+        at = max64(at, d);
+    }
+    return at;
+}
+
+int limits_too_large(arm_ctx *c, arm_pool *p, int64_t tokens, int64_t memory) {
+    for (uint32_t i = 0; i < p->config.nlimits; i++) {
+        arm_limit *l = limit(c, p->config.limits[i]);
+        int64_t need = l->config.unit == ARM_REQUESTS ? 1 : l->config.unit == ARM_TOKENS ? tokens : memory;
+        if (need > capacity(l) && (l->config.shape == ARM_GAUGE || !p->config.oversize_debt)) return (int)i;
+    }
+    return -1;
+}
+
+void limits_save(arm_ctx *c, uint32_t t) {
+    const arm_pool_config *f = &pool(c, meta_pool(rd(c, &ticket(c, t)->meta)))->config;
+    for (uint32_t i = 0; i < f->nlimits; i++) {
+        arm_limit *l = limit(c, f->limits[i]);
+        int64_t need = need_of(c, t, l);
+        if (!need || saved_for_other(c, l, t)) continue;
+        if (rd(c, &l->saver) == t + 1 && rd(c, &l->saver_gen) == (uint32_t)(rdw(c, &ticket(c, t)->state) >> 4)) continue;
+        wr(c, &l->saver, t + 1);
+        wr(c, &l->saver_gen, (uint32_t)(rdw(c, &ticket(c, t)->state) >> 4));
+    }
+}
+
+static int64_t try_body(arm_ctx *c, const int64_t *args) {
+    arm_limit *l = limit(c, (uint32_t)args[0]);
+    if (args[1] > capacity(l)) return ARM_E_TOO_LARGE;
+    uint32_t s = rd(c, &l->saver);
+    if (s) {
+        int64_t state = rdw(c, &ticket(c, s - 1)->state);
+        if (state_of(state) == ARM_WAITING && (uint32_t)(state >> 4) == rd(c, &l->saver_gen)) return 0;
+    }
+    if (!room(c, l, args[1])) {
+        int64_t d = due(c, l, args[1]);
+        if (d >= 0) earliest(c, d);
+        return 0;
+    }
+    take(c, l, args[1]);
+    return 1;
+}
+
+int64_t arm_try(arm_ctx *c, int64_t index, int64_t amount, int64_t now_ns) {
+    if (index < 0 || index >= c->arena->config.limits || amount <= 0 || amount > UINT32_MAX) return ARM_E_ARGUMENT;
+    c->io.next_due_ns = -1;
+    return arm_run(c, try_body, (int64_t[]){index, amount}, now_ns);
+}
+
+static int64_t correct_body(arm_ctx *c, const int64_t *args) {
+    arm_limit *l = limit(c, (uint32_t)args[0]);
+    if (l->config.shape == ARM_GAUGE) return ARM_E_ARGUMENT;
+    if (l->config.shape == ARM_BUCKET) {
+        bucket_set(c, l, min64(args[1], l->config.burst) * l->den);
+        return ARM_OK;
+    }
+    int64_t unseen = l->config.amount - args[1] - rolling_sum(c, l);
+    if (unseen > 0) take(c, l, unseen);
+    return ARM_OK;
+}
+
+int arm_correct(arm_ctx *c, int64_t index, int64_t remaining, int64_t now_ns) {
+    if (index < 0 || index >= c->arena->config.limits || remaining < 0 || remaining > INT64_C(2000000000))
+        return ARM_E_ARGUMENT;
+    return (int)arm_run(c, correct_body, (int64_t[]){index, remaining}, now_ns);
+}
+
+static int64_t limit_body(arm_ctx *c, const int64_t *args) {
+    arm_limit *l = limit(c, (uint32_t)args[0]);
+    arm_limit_info *out = (arm_limit_info *)(uintptr_t)args[1];
+    int64_t level = l->config.amount;
+    if (l->config.shape == ARM_ROLLING) level -= rolling_sum(c, l);
+    else if (l->config.shape == ARM_GAUGE) level -= rdw(c, &l->level);
+    else level = bucket_level(c, l) / l->den;
+    *out = (arm_limit_info){level, capacity(l), l->config.amount, l->config.window_us, (int32_t)l->config.unit,
+                            (int32_t)l->config.shape};
+    return ARM_OK;
+}
+
+int arm_limit_at(arm_ctx *c, int64_t index, int64_t now_ns, arm_limit_info *out) {
+    if (index < 0 || index >= c->arena->config.limits) return ARM_E_ARGUMENT;
+    return (int)arm_run(c, limit_body, (int64_t[]){index, (int64_t)(uintptr_t)out}, now_ns);
+}

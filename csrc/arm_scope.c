@@ -1,0 +1,151 @@
+/* Scopes: what a provider closes or slows down at once, a model of a pool or a whole account. After a refusal a scope is
+ * closed until the time that was named, and afterwards runs at a fraction of its former pace (multiplicative decrease,
+ * additive increase; Chiu and Jain 1989) with a gap between two starts. */
+#include "arm_internal.h"
+
+#define FULL 65536u
+#define FLOOR_ (FULL / 32)
+#define BASE_MIN INT64_C(50000)
+#define BASE_MAX INT64_C(2000000)
+
+static int64_t gap_of(arm_ctx *c, arm_scope_rec *s) {
+    uint32_t factor = rd(c, &s->factor);
+    return factor >= FULL ? 0 : rdw(c, &s->base) * FULL / factor;
+}
+
+int64_t scope_open_at(arm_ctx *c, uint32_t i) {
+    arm_scope_rec *s = scope(c, i);
+    int64_t at = max64(rdw(c, &s->until), rd(c, &s->factor) < FULL ? rdw(c, &s->next) : 0);
+    return at > c->now ? at : 0;
+}
+
+void scope_started(arm_ctx *c, uint32_t i) {
+    arm_scope_rec *s = scope(c, i);
+    int64_t last = (int64_t)atomic_load_explicit(&s->last, memory_order_relaxed);
+    int64_t usual = (int64_t)atomic_load_explicit(&s->interval, memory_order_relaxed);
+    if (last) atomic_store_explicit(&s->interval, (uint64_t)(usual + (c->now - last - usual) / 8), memory_order_relaxed);
+    atomic_store_explicit(&s->last, (uint64_t)c->now, memory_order_relaxed);
+    int64_t gap = gap_of(c, s);
+    if (gap) wrw(c, &s->next, c->now + gap);
+}
+
+void scope_succeeded(arm_ctx *c, uint32_t i) {
+    arm_scope_rec *s = scope(c, i);
+    uint32_t factor = rd(c, &s->factor);
+    if (factor < FULL) wr(c, &s->factor, factor + FULL / 16 > FULL ? FULL : factor + FULL / 16);
+}
+
+/* Calls that began before the last cut say nothing new: one cut a round trip. */
+static int64_t penalise_body(arm_ctx *c, const int64_t *args) {
+    arm_scope_rec *s = scope(c, (uint32_t)args[0]);
+    int64_t until = args[1], since = args[3];
+    if (until > rdw(c, &s->until)) wrw(c, &s->until, until);
+    if (args[2] && since >= rdw(c, &s->cut)) {
+        uint32_t factor = rd(c, &s->factor);
+        if (factor >= FULL) {
+            int64_t usual = (int64_t)atomic_load_explicit(&s->interval, memory_order_relaxed);
+            wrw(c, &s->base, max64(BASE_MIN, min64(BASE_MAX, usual)));
+        }
+        wr(c, &s->factor, factor / 2 < FLOOR_ ? FLOOR_ : factor / 2);
+        wrw(c, &s->cut, c->now + 1);
+        wrw(c, &s->next, max64(until, c->now) + gap_of(c, s) / 2);
+    }
+    arm_note(c, ARM_EV_PENALTY, 0, 0, rd(c, &s->pool), 0, until - c->now);
+    return ARM_OK;
+}
+
+int arm_penalise(arm_ctx *c, int32_t i, int64_t until_ns, int32_t cut, int64_t since_ns, int64_t now_ns) {
+    int64_t epoch = c->arena->config.epoch_ns;
+    if (i < 0 || (uint32_t)i >= c->arena->config.scopes) return ARM_E_ARGUMENT;
+    int64_t until = until_ns > epoch ? (until_ns - epoch + 999) / 1000 : 0;
+    int64_t since = since_ns > epoch ? (since_ns - epoch) / 1000 : 0;
+    return (int)arm_run(c, penalise_body, (int64_t[]){i, until, cut, since}, now_ns);
+}
+
+static int64_t reopen_body(arm_ctx *c, const int64_t *args) {
+    arm_scope_rec *s = scope(c, (uint32_t)args[0]);
+    wrw(c, &s->until, 0);
+    wr(c, &s->factor, FULL);
+    return ARM_OK;
+}
+
+int arm_reopen(arm_ctx *c, int32_t i, int64_t now_ns) {
+    if (i < 0 || (uint32_t)i >= c->arena->config.scopes) return ARM_E_ARGUMENT;
+    return (int)arm_run(c, reopen_body, (int64_t[]){i}, now_ns);
+}
+
+/* --- parking: in a pool of several models the tickets of a closed one step aside --- */
+
+static cell *next_of(arm_ctx *c, uint32_t t) { return &ticket(c, t - 1)->qnext; }
+static cell *prev_of(arm_ctx *c, uint32_t t) { return &ticket(c, t - 1)->qprev; }
+
+void scope_park(arm_ctx *c, uint32_t t) {
+    arm_ticket *k = ticket(c, t);
+    queue_remove(c, t);
+    uint32_t m = rd(c, &k->meta), p = meta_pool(m), l = meta_level(m), i = who_scope(rdw(c, &k->who));
+    arm_scope_rec *s = scope(c, i);
+    uint32_t last = rd(c, &s->ptail[l]);
+    wr(c, &k->meta, m | META_PARKED);
+    wr(c, &k->qnext, 0);
+    wr(c, &k->qprev, last);
+    wr(c, last ? next_of(c, last) : &s->phead[l], t + 1);
+    wr(c, &s->ptail[l], t + 1);
+    wr(c, &s->parked, rd(c, &s->parked) + 1);
+    count_waiting(c, p, 1);
+    if (!rd(c, &s->listed)) {
+        wr(c, &s->listed, 1);
+        wr(c, &s->link, rd(c, &pool(c, p)->parkers));
+        wr(c, &pool(c, p)->parkers, i + 1);
+    }
+}
+
+/* Takes a parked ticket off its list (it was cancelled, or its scope is open again). */
+void scope_drop(arm_ctx *c, uint32_t t) {
+    arm_ticket *k = ticket(c, t);
+    uint32_t m = rd(c, &k->meta), l = meta_level(m);
+    arm_scope_rec *s = scope(c, who_scope(rdw(c, &k->who)));
+    uint32_t n = rd(c, &k->qnext), p = rd(c, &k->qprev);
+    wr(c, p ? next_of(c, p) : &s->phead[l], n);
+    wr(c, n ? prev_of(c, n) : &s->ptail[l], p);
+    wr(c, &s->parked, rd(c, &s->parked) - 1);
+    wr(c, &k->meta, m & ~META_PARKED);
+    count_waiting(c, meta_pool(m), -1);
+}
+
+/* Back to the front of the queue, in the order in which they stepped aside; one at a time while the scope is slowed. */
+void scope_unpark(arm_ctx *c, uint32_t p) {
+    cell *at = &pool(c, p)->parkers;
+    for (uint32_t looked = 0; rd(c, at) && looked < 16; looked++) {
+        arm_scope_rec *s = scope(c, rd(c, at) - 1);
+        int64_t open = scope_open_at(c, rd(c, at) - 1);
+        for (int n = 0; !open && n < (rd(c, &s->factor) < FULL ? 1 : 4); n++) {
+            uint32_t t = rd(c, &s->phead[0]);
+            if (!t) t = rd(c, &s->phead[1]);
+            if (!t) t = rd(c, &s->phead[2]);
+            if (!t) break;
+            scope_drop(c, t - 1);
+            queue_add(c, t - 1, true);
+        }
+        if (rd(c, &s->parked) == 0) {
+            wr(c, at, rd(c, &s->link));
+            wr(c, &s->listed, 0);
+        } else {
+            if (open) earliest(c, open);
+            at = &s->link;
+        }
+    }
+}
+
+static int64_t scope_info_body(arm_ctx *c, const int64_t *args) {
+    arm_scope_rec *s = scope(c, (uint32_t)args[0]);
+    arm_scope_info *out = (arm_scope_info *)(uintptr_t)args[1];
+    int64_t epoch = c->arena->config.epoch_ns;
+    *out = (arm_scope_info){rdw(c, &s->until) * 1000 + epoch, gap_of(c, s), rdw(c, &s->next) * 1000 + epoch,
+                            (int32_t)rd(c, &s->factor), (int32_t)rd(c, &s->parked), (int32_t)rd(c, &s->pool) - 1};
+    return ARM_OK;
+}
+
+int arm_scope_at(arm_ctx *c, int32_t i, arm_scope_info *out) {
+    if (i < 0 || (uint32_t)i >= c->arena->config.scopes) return ARM_E_ARGUMENT;
+    return (int)arm_run(c, scope_info_body, (int64_t[]){i, (int64_t)(uintptr_t)out}, 0);
+}
