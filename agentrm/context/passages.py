@@ -1,6 +1,6 @@
 """How is a message cut into the passages that are judged, found and summarised one by one?
 
-A short message is one passage. A long text is cut between sentences into passages of about 300 characters,
+A short message is one passage. A long text is cut between sentences into passages of about 160 characters,
 so that the one sentence that matters can stay while the rest goes. Passages are copies: their text stands
 in the message to the byte.
 """
@@ -16,7 +16,7 @@ from agentrm.context.messages import Message, Opaque, Text
 from agentrm.context.predict import Passage
 
 WHOLE = 600  # characters up to which a message is one passage
-PIECE = 300
+PIECE = 160
 PAUSE_S = 1800.0  # a gap after which a conversation opens again
 _PHOTO = re.compile(r"\[(?:photo|image|picture)\b", re.IGNORECASE)
 
