@@ -1,5 +1,5 @@
 """The C core and its Python face."""
 
-from agentrm.core.kernel import Kernel, KernelConfig, Limit, Pool
+from agentrm.core.kernel import Kernel, KernelConfig, Limit, Pool, Port
 
-__all__ = ["Kernel", "KernelConfig", "Limit", "Pool"]
+__all__ = ["Kernel", "KernelConfig", "Limit", "Pool", "Port"]

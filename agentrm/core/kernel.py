@@ -17,7 +17,7 @@ from typing import Any
 from agentrm.core._agentrm_core import ffi, lib
 from agentrm.errors import ForkedError, KernelError
 
-__all__ = ["POLICIES", "Event", "Kernel", "KernelConfig", "Limit", "Pool", "clock_ns", "handle_index"]
+__all__ = ["POLICIES", "Event", "Kernel", "KernelConfig", "Limit", "Pool", "Port", "clock_ns", "handle_index"]
 
 POLICIES = {
     "fifo": lib.ARM_FIFO,
@@ -195,10 +195,7 @@ class Kernel:
         self.heartbeat: Callable[[int, int], int] = partial(lib.arm_heartbeat, ctx)
         self.reap: Callable[[int, int], int] = partial(lib.arm_reap, ctx)
         self.try_acquire: Callable[[int, int, int], int] = partial(lib.arm_try, ctx)
-        self.submit_now: Callable[[int, int], int] = partial(lib.arm_submit_now, ctx)
-        self.settle_now: Callable[[int, int], int] = partial(lib.arm_settle_now, ctx)
-        self.try_acquire_now: Callable[[int, int], int] = partial(lib.arm_try_now, ctx)
-        self.heartbeat_now: Callable[[int], int] = partial(lib.arm_heartbeat_now, ctx)
+        self._ports: weakref.WeakSet[Port] = weakref.WeakSet()
         _live.add(self)
 
     def _set_up(self, config: KernelConfig) -> None:
@@ -367,19 +364,43 @@ class Kernel:
                 "make a new ResourceManager in the child"
             )
 
-        for name in (*_HOT, *_REST):
+        for name in _OPERATIONS:
             setattr(self, name, refuse)
+        for port in list(self._ports):
+            port.poison(refuse)
 
 
-_HOT = (
-    "submit", "settle", "cancel", "heartbeat", "reap", "try_acquire",
-    "submit_now", "settle_now", "try_acquire_now", "heartbeat_now",
-)  # fmt: skip
-_REST = (
-    "advance", "poll", "overdue", "penalise", "reopen", "correct", "set_policy", "owner_dead", "owners", "tickets",
+_OPERATIONS = (
+    "submit", "settle", "cancel", "heartbeat", "reap", "try_acquire", "advance", "poll", "overdue", "penalise", "reopen", "correct", "set_policy", "owner_dead", "owners", "tickets",
     "ticket", "pool_info", "limit_info", "scope_info", "demotion", "events", "event_head", "check", "tenant", "agent",
     "scope", "name",
 )  # fmt: skip
+
+
+class Port:
+    """The kernel for the threads of one process: what an operation grants goes into a queue that any thread may drain
+    with `take`, so that no thread can overwrite another's results. `now_ns=-1` means now. See csrc/port.h."""
+
+    def __init__(self, kernel: Kernel, tickets: int) -> None:
+        self.kernel = kernel
+        self._holder = ffi.new("char[]", lib.arm_port_size(tickets) + 16)
+        self._port = port = ffi.cast("arm_port *", (int(ffi.cast("uintptr_t", self._holder)) + 15) & ~15)
+        lib.arm_port_init(port, kernel._ctx, tickets)
+        self.submit: Callable[[int, int, int, int, int, int, int], int] = partial(lib.arm_port_submit, port)
+        self.submit_keyed: Callable[..., int] = partial(lib.arm_port_submit_keyed, port)
+        self.settle: Callable[[int, int, int], int] = partial(lib.arm_port_settle, port)
+        self.cancel: Callable[[int, int], int] = partial(lib.arm_port_cancel, port)
+        self.reap: Callable[[int, int], int] = partial(lib.arm_port_reap, port)
+        self.advance: Callable[[int], int] = partial(lib.arm_port_advance, port)
+        self.heartbeat: Callable[[int, int], int] = partial(lib.arm_port_heartbeat, port)
+        self.try_acquire: Callable[[int, int, int], int] = partial(lib.arm_port_try, port)
+        self.take: Callable[[], int] = partial(lib.arm_port_take, port)
+        self.due: Callable[[], int] = partial(lib.arm_port_due, port)
+        kernel._ports.add(self)
+
+    def poison(self, refuse: Callable[..., Any]) -> None:
+        for name in ("submit", "submit_keyed", "settle", "cancel", "reap", "advance", "heartbeat", "try_acquire", "take", "due"):
+            setattr(self, name, refuse)
 
 
 def _private_memory(size: int) -> mmap.mmap:
