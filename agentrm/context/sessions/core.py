@@ -13,7 +13,7 @@ from agentrm.context.sessions.owner import OwnerLock
 from agentrm.context.sessions.records import decode, encode, message_of, message_record
 from agentrm.context.sessions.state import Entry, SessionState
 from agentrm.context.sessions.view import Compactor
-from agentrm.storage import Journal, Record
+from agentrm.storage import BlobStore, Journal, Record
 
 __all__ = ["SessionCore"]
 
@@ -30,6 +30,7 @@ class SessionCore:
         state: SessionState,
         lock: OwnerLock,
         index: TextIndex,
+        blobs: BlobStore,
         wall: Callable[[], float],
         charge: Callable[[int], None],
         sleep: Callable[[Any], str],
@@ -39,7 +40,7 @@ class SessionCore:
         self.tenant, self.id = tenant, session
         self._journal, self._state, self._owner, self._index = journal, state, lock, index
         self._wall, self._charge, self._compactor = wall, charge, compactor
-        self._sleep, self._left = sleep, left
+        self._blobs, self._sleep, self._left = blobs, sleep, left
         self.created, self.active_before_opening = state.created, state.last_at
         self._lock = threading.RLock()
         self._closed = ""

@@ -1,9 +1,8 @@
 """The hibernation file: one session as one file, to be continued in another process or on another machine.
 
-    agentrm-session 1\\n          the schema number; it changes only if an older reader would misread the file
-    {"tenant": ..., ...}\\n       a JSON header: what it is, checksum and size of the body, the key id if
-    sealed body                         zlib-compressed (and sealed) frames: what the session keeps in the
-    blob store, its records
+    agentrm-session 1        the schema number; it changes only if an older reader would misread the file
+    CRC {"tenant": ...}      a JSON header: what it is, size and checksum of the body, the key id
+    body                     frames, zlib-compressed and maybe sealed: blobs of the session, its records
 
 The package version in the header is for people; only the schema number decides whether a file can be read.
 The file is written beside its place, synced and renamed, so a crash leaves the old file or the new one.
@@ -83,7 +82,8 @@ def write_hibernated(
         "bytes": len(body),
         "sha256": hashlib.sha256(body).hexdigest(),
     }
-    data = b"%s%d\n%s\n%s" % (_MAGIC, SCHEMA, json.dumps(header).encode(), body)
+    line = json.dumps(header).encode()
+    data = b"%s%d\n%08x %s\n%s" % (_MAGIC, SCHEMA, zlib.crc32(line), line, body)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_atomically(path, data, disk=disk)
 
@@ -101,13 +101,12 @@ def _split(path: Path, data: bytes) -> tuple[dict[str, Any], bytes]:
     if schema > SCHEMA:
         raise SchemaTooNew(str(path), schema, SCHEMA)
     line, _, body = rest.partition(b"\n")
-    try:
-        header: dict[str, Any] = json.loads(line)
-        size = header["bytes"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedData(str(path), "its header can't be read") from error
-    if len(body) != size:
-        raise DamagedData(str(path), f"its body has {len(body)} of {size} bytes")
+    checksum, _, text = line.partition(b" ")
+    if checksum != b"%08x" % zlib.crc32(text):
+        raise DamagedData(str(path), "its header can't be read")
+    header: dict[str, Any] = json.loads(text)
+    if len(body) != header["bytes"]:
+        raise DamagedData(str(path), f"its body has {len(body)} of {header['bytes']} bytes")
     return header, body
 
 

@@ -17,6 +17,7 @@ from agentrm.context.pairs import repair
 from agentrm.context.sessions.errors import MessageNotFound
 from agentrm.context.sessions.records import encode
 from agentrm.context.sessions.resources import Resource, describe
+from agentrm.context.sessions.state import blob_prefix
 from agentrm.context.sessions.view import CompactionTask, Hit
 from agentrm.context.sessions.work import SessionWork
 
@@ -188,6 +189,19 @@ class Session(SessionWork):
         message = make("user", text, flags={SYNTHETIC}, name="agentrm", created=self._wall())
         self.append(message)
         return message
+
+    # -- framework state
+
+    def save_framework_state(self, adapter: str, state: bytes) -> None:
+        """Keeps a framework's own state (opaque bytes, one per adapter name); hibernation takes it along."""
+        with self._lock:
+            self._alive()
+            self._blobs.put(self.tenant, f"{blob_prefix(self.id)}framework/{adapter}", state)
+
+    def framework_state(self, adapter: str) -> bytes | None:
+        """The state last saved under this adapter's name."""
+        blob = self._blobs.get(self.tenant, f"{blob_prefix(self.id)}framework/{adapter}")
+        return blob.value if blob is not None else None
 
     # -- the end
 

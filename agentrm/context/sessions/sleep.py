@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING
 from agentrm.context.sessions.errors import SessionForked
 from agentrm.context.sessions.hibernation import Hibernated, records_digest, write_hibernated
 from agentrm.context.sessions.records import decode, encode
+from agentrm.context.sessions.state import blob_prefix
 from agentrm.storage import BlobStore, Disk, Replay, Sealer
 
 if TYPE_CHECKING:
     from agentrm.context.sessions.session import Session
 
-__all__ = ["blob_prefix", "refuse_fork", "renamed", "write_session"]
-
-
-def blob_prefix(session: str) -> str:
-    """What the keys of a session's own blobs begin with."""
-    return f"sessions/{session}/"
+__all__ = ["refuse_fork", "renamed", "write_session"]
 
 
 def write_session(

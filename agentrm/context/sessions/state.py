@@ -13,9 +13,14 @@ from agentrm.context.messages import Message
 from agentrm.context.open_calls import AWAITING_APPROVAL, EXECUTING, OpenCalls
 from agentrm.context.sessions.records import message_of
 
-__all__ = ["Entry", "Pending", "Place", "Queued", "SessionState"]
+__all__ = ["Entry", "Pending", "Place", "Queued", "SessionState", "blob_prefix"]
 
 Place = tuple[int, int, int]  # segment, offset, size in the journal
+
+
+def blob_prefix(session: str) -> str:
+    """What the keys of a session's own blobs begin with."""
+    return f"sessions/{session}/"
 
 
 class Entry:

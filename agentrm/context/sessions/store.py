@@ -29,9 +29,9 @@ from agentrm.context.sessions.records import SCHEMA, decode, encode
 from agentrm.context.sessions.recovery import recover
 from agentrm.context.sessions.resources import Checker
 from agentrm.context.sessions.session import Session
-from agentrm.context.sessions.sleep import blob_prefix, refuse_fork, renamed, write_session
+from agentrm.context.sessions.sleep import refuse_fork, renamed, write_session
 from agentrm.context.sessions.snapshot import Snapshot
-from agentrm.context.sessions.state import SessionState
+from agentrm.context.sessions.state import SessionState, blob_prefix
 from agentrm.context.sessions.view import Compactor
 from agentrm.errors import ConfigError
 from agentrm.storage import (
@@ -254,6 +254,7 @@ class SessionStore:
             state=state,
             lock=lock,
             index=self._index,
+            blobs=self.blobs,
             wall=self._wall,
             charge=lambda size: self._charge(tenant, size),
             sleep=self._hibernate,
