@@ -108,7 +108,7 @@ class Reply:
         self._request, self._behaviour = request, behaviour
         self._base = {
             "id": f"chatcmpl-{request.index}",
-            "created": int(request.arrived_s),
+            "created": request.index,
             "model": request.model,
         }
         self.calls = _calls(request, behaviour)
