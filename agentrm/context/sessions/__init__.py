@@ -22,6 +22,7 @@ from agentrm.context.sessions.snapshot import Snapshot
 from agentrm.context.sessions.state import Pending
 from agentrm.context.sessions.store import Card, SessionStore
 from agentrm.context.sessions.sweep import Swept, Woken, sweep, wake
+from agentrm.context.sessions.verify import Verified, verify
 from agentrm.context.sessions.view import Compacted, CompactionTask, Compactor, Hit
 
 __all__ = [
@@ -50,10 +51,12 @@ __all__ = [
     "SessionStore",
     "Snapshot",
     "Swept",
+    "Verified",
     "Woken",
     "arun_call",
     "run_call",
     "running",
     "sweep",
+    "verify",
     "wake",
 ]

@@ -104,7 +104,7 @@ class SessionStore:
             SqliteStore(self.layout.blobs, fsync=fsync, sealer=sealer) if blobs is None else None
         )
         self.blobs: BlobStore = blobs if blobs is not None else self._own_blobs  # type: ignore[assignment]
-        self._fsync, self._sealer, self._disk = fsync, sealer, disk or Disk()
+        self._fsync, self.sealer, self._disk = fsync, sealer, disk or Disk()
         self._quotas, self._authorise, self._compactor = dict(quotas or {}), authorise, compactor
         self._safe_tools, self._checkers, self._wall = frozenset(safe_tools), dict(checkers or {}), wall
         self._journal_options, self._embed = dict(journal or {}), embed
@@ -214,12 +214,12 @@ class SessionStore:
     def _opened(self, tenant: str, session: str, lock: OwnerLock, restored: Hibernated | None) -> Session:
         folder = self.layout.session(tenant, session)
         context = self.context_of(tenant, session)
-        before = read_journal(folder, sealer=self._sealer, context=context)
+        before = read_journal(folder, sealer=self.sealer, context=context)
         self._refuse_newer(folder, before)
         if restored is not None:
             refuse_fork(f"{tenant}/{session}", self.layout.hibernated(tenant, session), before, restored)
         journal = Journal(
-            folder, fsync=self._fsync, disk=self._disk, sealer=self._sealer, context=context,
+            folder, fsync=self._fsync, disk=self._disk, sealer=self.sealer, context=context,
             replay=before, **self._journal_options,
         )  # fmt: skip
         try:
@@ -272,9 +272,10 @@ class SessionStore:
         self._write_card(opened, None)
         return opened
 
-    def _replay(self, tenant: str, session: str) -> Replay:
+    def replay(self, session: str, *, tenant: str = "default") -> Replay:
+        """The session's records as they are in the files now; nothing is changed."""
         folder = self.layout.session(tenant, session)
-        return read_journal(folder, sealer=self._sealer, context=self.context_of(tenant, session))
+        return read_journal(folder, sealer=self.sealer, context=self.context_of(tenant, session))
 
     def _refuse_newer(self, folder: Path, replay: Replay) -> None:
         if replay.records:
@@ -307,7 +308,7 @@ class SessionStore:
         self.allow("read", tenant, session)
         if not self.exists(session, tenant=tenant):
             raise SessionNotFound(tenant, session)
-        replay = self._replay(tenant, session)
+        replay = self.replay(session, tenant=tenant)
         self._refuse_newer(self.layout.session(tenant, session), replay)
         return Snapshot(tenant, session, replay)
 
@@ -347,13 +348,13 @@ class SessionStore:
         session.flush()
         write_session(
             session,
-            self._replay(session.tenant, session.id),
+            self.replay(session.id, tenant=session.tenant),
             path,
             embedded=self._embed,
             now=self._wall(),
             blobs=self.blobs,
             disk=self._disk,
-            sealer=self._sealer,
+            sealer=self.sealer,
         )
 
     def restore(
@@ -375,7 +376,7 @@ class SessionStore:
             path = Path(source)
         if not path.exists():
             raise SessionNotFound(tenant or "default", str(source))
-        file = read_hibernated(path, sealer=self._sealer)
+        file = read_hibernated(path, sealer=self.sealer)
         tenant, session = tenant or file.tenant, as_session or file.session
         self.allow("restore", tenant, session)
         if as_session is not None or tenant != file.tenant:
