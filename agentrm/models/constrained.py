@@ -186,7 +186,7 @@ class ConstrainedWriter:
         """The next token and the state after it; no state means that the string ends here."""
         for token in self._ranked():
             piece = self.tokenizer.token_bytes[token] or b""
-            if piece.startswith(b'"') or token in self.tokenizer.end_ids:
+            if (piece.startswith(b'"') and not state.escaped) or token in self.tokenizer.end_ids:
                 if state.whole and state.length >= node.shortest:
                     return token, None
                 continue
@@ -257,9 +257,24 @@ class _StringState:
                 return None
             else:
                 length += 1
-        if escaped and raw[used:]:
+        partial = raw[used:]
+        if partial and (escaped or not _completable(partial)):
             return None
-        return _StringState(length, escaped, raw[used:])
+        return _StringState(length, escaped, partial)
+
+
+def _completable(partial: bytes) -> bool:
+    """Whether some character begins so. The decoder notices a surrogate only at its last byte, too late
+    here.
+    """
+    if len(partial) == 1:
+        return True
+    size = 3 if partial[0] < 0xF0 else 4
+    try:
+        partial.ljust(size, b"\x80").decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def number_complete(text: str, node: Number) -> bool:
