@@ -123,7 +123,8 @@ def _list(store: SessionStore, arguments: argparse.Namespace) -> int:
     for card in cards:
         asleep = "asleep" if card.hibernated else ""
         print(
-            f"{card.session:{wide}}  {card.status:17} {asleep:6} {card.messages:6} messages  {_when(card.last_active)}"
+            f"{card.session:{wide}}  {card.status:17} {asleep:6} {card.messages:6} messages  "
+            f"{_when(card.last_active)}"
         )
     return 0
 
@@ -137,20 +138,24 @@ def _show(store: SessionStore, arguments: argparse.Namespace) -> int:
         for message in messages:
             print(json.dumps(message.to_json(), ensure_ascii=False))
         return 0
-    print(
-        f"session {held.id} of tenant {held.tenant}: {held.status}, {len(held)} messages, {held.records} records"
-    )
-    print(f"created {_when(held.state.created)}, last active {_when(held.state.last_at)}")
-    print(
-        f"in context: {len(held.state.view)}, compactions: {held.state.views}, queued: {len(held.state.queue)}"
-    )
-    for call in held.state.pending.values():
+    state = held.state
+    print(f"session {held.id} of tenant {held.tenant}: {held.status}")
+    print(f"{len(held)} messages, {held.records} records, {state.views} compactions")
+    print(f"in context: {len(state.view)}, queued: {len(state.queue)}")
+    print(f"created {_when(state.created)}, last active {_when(state.last_at)}")
+    for call in state.pending.values():
         print(f"open call {call.id}: {call.state}")
     for warning in held.warnings:
         print(f"warning: {warning}")
     for message in messages:
         print(_line(message))
     return 0
+
+
+def _names(store: SessionStore, arguments: argparse.Namespace) -> list[str]:
+    if arguments.session:
+        return [arguments.session]
+    return [card.session for card in store.list(tenant=arguments.tenant)]
 
 
 def _search(store: SessionStore, arguments: argparse.Namespace) -> int:
