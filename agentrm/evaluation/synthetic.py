@@ -1,9 +1,10 @@
 """What do the paper's four synthetic sessions look like, and what did the paper report for them?
 
-Sizes, key messages and window are those of the AgentRM paper (arXiv 2603.13110, VI-C); it gives no generator, so this one is
-ours. It was fixed before the compaction was tuned. A key message holds one key sentence at a random place among filler; the
-filler shares its words between messages and has numbers and names of its own, as decoys. Key sentences are of kinds that the
-key-information patterns look for (`KNOWN`) and of kinds that they know nothing of (`FOREIGN`).
+Sizes, key messages and window are those of the AgentRM paper (arXiv 2603.13110, VI-C); it gives no
+generator, so this one is ours. It was fixed before the compaction was tuned. A key message holds one key
+sentence at a random place among filler; the filler shares its words between messages and has numbers and
+names of its own, as decoys. Key sentences are of kinds that the key-information patterns look for (`KNOWN`)
+and of kinds that they know nothing of (`FOREIGN`).
 """
 
 from __future__ import annotations
@@ -132,7 +133,10 @@ def _foreign(rng: random.Random) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticSession:
-    """Messages in order; `keys` maps the id of a key message to its key sentence, `foreign` names the unfamiliar ones."""
+    """Messages in order;
+
+    `keys` maps the id of a key message to its key sentence, `foreign` names the unfamiliar ones.
+    """
 
     kind: SessionKind
     messages: tuple[Message, ...]

@@ -1,0 +1,397 @@
+"""How does a history that is too long become one that fits, without losing what matters?
+
+In one batch, down to a target: between two batches the list only grows, which keeps the provider's prefix
+cache. What must stay (system text, pinned messages, the newest request, open calls) stays byte for byte.
+The newest steps stay, with oversized tool results cut to head, tail and key lines. Of the rest, groups and
+passages stay by expected uses per token (`worth`, `select`); of what goes, facts and passages remain as
+notes (`digest`), or a model writes them (`summarize`). Cuts happen only between groups, so PAIR holds.
+Signed reasoning behind the first change goes whole: its signature would no longer fit.
+
+Nothing here deletes anything: the full history is the session's tier 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from agentrm.context.digest import Digest, Line, choose_facts, digest_of
+from agentrm.context.embed import Embedder, choose_embedder
+from agentrm.context.groups import Group, groups_of, newest_user_message
+from agentrm.context.keyinfo import Fact, extract
+from agentrm.context.layout import Layout, first_change, lay_out, strip_signed_reasoning
+from agentrm.context.messages import Message
+from agentrm.context.open_calls import OpenCalls
+from agentrm.context.pairs import repair
+from agentrm.context.result import KEPT, PAGED_OUT, SHORTENED, SUMMARISED, CompactionResult
+from agentrm.context.select import Choice, choose
+from agentrm.context.shorten import shorten_results
+from agentrm.context.similarity import VectorCache
+from agentrm.context.summarize import Summarizer
+from agentrm.context.tokens import TokenCounter
+from agentrm.context.worth import Candidate, Index, Worth
+
+# Shares of the room that the fixed part leaves, for chat and for tool work; a history in between gets a
+# share in between.
+_TAIL = (0.10, 0.66)
+_FACTS = (0.03, 0.24)
+_PROSE = 0.2
+_TAIL_ASKED = 0.04
+_RESULT_CAP = 0.4  # of the tail's room, for one step's results
+_REMEMBERED = 20_000
+
+
+class Compactor:
+    """Compacts histories for one model. Thread-safe; keeps counts, facts and vectors of messages it has seen.
+
+    `embedder` is one, None for none, or "auto" for the best installed. Without a `summarizer` no model is
+    called.
+    """
+
+    def __init__(
+        self,
+        counter: TokenCounter | None = None,
+        *,
+        embedder: Embedder | str | None = "auto",
+        summarizer: Summarizer | None = None,
+        vectors: VectorCache | None = None,
+    ) -> None:
+        self.counter = counter or TokenCounter()
+        self.summarizer = summarizer
+        self._embedder = embedder
+        self._vectors = vectors
+        self._facts: dict[Message, list[Fact]] = {}
+        self._index: tuple[tuple[Message, ...], Index] | None = None
+
+    def compact(
+        self,
+        messages: Sequence[Message],
+        target: int,
+        *,
+        query: str | None = None,
+        open_calls: OpenCalls | None = None,
+        keep_last: int | None = None,
+        tools: Sequence[Any] = (),
+    ) -> CompactionResult:
+        """A list of at most `target` tokens, tool schemas included. A list that fits comes back repaired,
+        else as it is.
+
+        `query` is the next request, if known: what it needs is kept first. `keep_last` keeps the groups of
+        the last n messages and nothing else of the rest, as simpler trimmers do; the target still holds.
+        """
+        return _Run(self, messages, target, query, open_calls, keep_last, tools).result()
+
+    def facts(self, message: Message) -> list[Fact]:
+        """The facts of a message, found once."""
+        known = self._facts.get(message)
+        if known is None:
+            if len(self._facts) >= _REMEMBERED:
+                self._facts.clear()
+            known = self._facts[message] = extract(message)
+        return known
+
+    def index(self, groups: Sequence[Group]) -> Index:
+        """The index of a history; the last one is remembered, for a history that is asked several times."""
+        key = tuple(m for g in groups for m in g.messages)
+        known = self._index
+        if known is not None and known[0] == key:
+            return known[1]
+        made = Index(groups, self.vector_cache())
+        self._index = (key, made)
+        return made
+
+    def vector_cache(self) -> VectorCache | None:
+        if self._vectors is None and self._embedder is not None:
+            chosen = choose_embedder() if isinstance(self._embedder, str) else self._embedder
+            self._vectors = VectorCache(chosen)
+        return self._vectors
+
+
+class _Run:
+    """One compaction. Each step reads what earlier steps decided; `result` is the order of the steps."""
+
+    def __init__(
+        self,
+        owner: Compactor,
+        messages: Sequence[Message],
+        target: int,
+        query: str | None,
+        open_calls: OpenCalls | None,
+        keep_last: int | None,
+        tools: Sequence[Any],
+    ) -> None:
+        self.owner, self.counter, self.given = owner, owner.counter, tuple(messages)
+        self.query, self.open_calls, self.keep_last = query, open_calls, keep_last
+        self.target = max(0, target - sum(self.counter.schema(t) for t in tools))
+        self.repaired = repair(messages, open_calls)
+        self.order = {m.id: i for i, m in enumerate(self.repaired.messages)}
+        self.reasons: list[str] = []
+        self.cost = self.calls = 0
+
+    def result(self) -> CompactionResult:
+        messages = self.repaired.messages
+        before = self.counter.messages(self.given)
+        fits = self.counter.messages(messages) <= self.target
+        if fits and (self.keep_last is None or self.keep_last >= len(messages)):
+            actions = {m.id: KEPT for m in self.given}
+            return self._made(messages, before, actions, None)
+        summaries = [m for m in messages if m.is_summary]
+        self.old = [digest_of(m) for m in summaries]
+        groups = groups_of([m for m in messages if not m.is_summary])
+        newest = newest_user_message(messages)
+        self.request = messages[newest].id if newest is not None else None
+        self.fixed = frozenset(i for i, g in enumerate(groups) if self._is_fixed(g))
+        self.room = self.target - sum(self._size(groups[i].messages) for i in self.fixed)
+        kept = self._keep_last(groups) if self.keep_last is not None else self._tail(groups)
+        worth, choice, facts_room = self._choose(groups, kept)
+        for index in choice.groups:
+            kept[index] = groups[index].messages
+        digest = self._digest(groups, kept, worth, choice, facts_room)
+        layout = self._fit(Layout(groups, self.fixed, kept, digest, self.request))
+        out = lay_out(layout)
+        out = strip_signed_reasoning(out, first_change(self.given, out))
+        return self._made(out, before, self._actions(groups, layout, out), layout.digest)
+
+    def _made(
+        self, out: Sequence[Message], before: int, actions: dict[str, str], digest: Digest | None
+    ) -> CompactionResult:
+        after = self.counter.messages(out)
+        if after > self.target:
+            self.reasons.append(
+                f"what must stay takes {after} tokens, the target is {self.target}: unpin, shorten the system text or"
+                " use a larger window"
+            )
+        summary = next((m for m in out if m.is_summary), None)
+        return CompactionResult(
+            tuple(out),
+            before,
+            after,
+            self.target,
+            actions,
+            tuple(m.id for m in self.given),
+            summary,
+            self.cost,
+            self.calls,
+            "; ".join(self.reasons) or None,
+            self.repaired.events,
+        )
+
+    def _size(self, messages: Sequence[Message]) -> int:
+        return sum(self.counter.message(m) for m in messages)
+
+    def _is_fixed(self, group: Group) -> bool:
+        return (
+            group.kind == "system"
+            or group.pinned
+            or group.is_open
+            or any(m.id == self.request for m in group.messages)
+        )
+
+    def _share(self, groups: Sequence[Group], pair: tuple[float, float]) -> float:
+        """Between the share for chat and the one for tool work, by how much of the history is tool work."""
+        tools = sum(self._size(g.messages) for g in groups if g.kind == "tools")
+        every = sum(self._size(g.messages) for g in groups if g.kind != "system") or 1
+        mix = min(1.0, 1.3 * tools / every)
+        return pair[0] + (pair[1] - pair[0]) * mix
+
+    def _keep_last(self, groups: Sequence[Group]) -> dict[int, tuple[Message, ...]]:
+        kept: dict[int, tuple[Message, ...]] = {}
+        count, left = self.keep_last or 0, self.room
+        for index in range(len(groups) - 1, -1, -1):
+            if count <= 0:
+                break
+            count -= len(groups[index].messages)
+            if index in self.fixed:
+                continue
+            fitting = self._fitting(groups[index], left)
+            if fitting is None:
+                break
+            kept[index] = fitting
+            left -= self._size(fitting)
+        return kept
+
+    def _tail(self, groups: Sequence[Group]) -> dict[int, tuple[Message, ...]]:
+        """The newest groups, whole where they fit, tool results cut where one step would take too much."""
+        share = _TAIL_ASKED if self.query is not None else self._share(groups, _TAIL)
+        room = share * self.room
+        newest_turn = self._newest_turn(groups)
+        turn_size = sum(self._size(groups[i].messages) for i in newest_turn)
+        if turn_size <= 0.75 * self.room:
+            room = max(room, turn_size)
+        kept: dict[int, tuple[Message, ...]] = {}
+        for index in range(len(groups) - 1, -1, -1):
+            if index in self.fixed:
+                continue
+            first = not kept
+            cap = room if first else min(room, max(_RESULT_CAP * share * self.room, 64))
+            size = self._size(groups[index].messages)
+            fitting = (
+                groups[index].messages if size <= min(room, cap) else self._fitting(groups[index], int(cap))
+            )
+            if fitting is None and first and self.room > 0:  # the newest step may take most of the room
+                fitting = self._fitting(groups[index], int(0.6 * self.room))
+            if fitting is None:
+                break
+            kept[index] = fitting
+            room -= self._size(fitting)
+            if room <= 0:
+                break
+        return kept
+
+    def _newest_turn(self, groups: Sequence[Group]) -> list[int]:
+        out: list[int] = []
+        for index in range(len(groups) - 1, -1, -1):
+            if any(m.id == self.request for m in groups[index].messages):
+                break
+            if index not in self.fixed:
+                out.append(index)
+        return out
+
+    def _fitting(self, group: Group, tokens: int) -> tuple[Message, ...] | None:
+        if self._size(group.messages) <= tokens:
+            return group.messages
+        if group.kind != "tools":
+            return None
+        return shorten_results(group.messages, tokens, self.counter)
+
+    def _choose(
+        self, groups: Sequence[Group], kept: dict[int, tuple[Message, ...]]
+    ) -> tuple[Worth, Choice, int]:
+        left = self.room - sum(self._size(m) for m in kept.values())
+        facts_room = int(self._share(groups, _FACTS) * max(0, self.room))
+        if self.keep_last is not None:
+            dropped = sum(self._size(g.messages) for i, g in enumerate(groups) if i not in kept)
+            return Worth([], None), Choice(frozenset(), (), 0), max(0, min(left, max(256, dropped // 4)))
+        prose_room = int(_PROSE * self.room) if self.owner.summarizer is not None else 0
+        left -= facts_room + prose_room + (40 if left > 200 else 0)
+        if left < 16:
+            return Worth([], None), Choice(frozenset(), (), 0), facts_room
+        goal = self._goal(groups)
+        worth = self.owner.index(groups).worth(self.owner.facts, self.query, goal)
+        taken = frozenset(kept) | self.fixed
+        costs: dict[int, int] = {}
+        whole = {c.group for c in worth.candidates if c.whole}
+        for index in whole - taken:
+            group = groups[index]
+            costs[index] = self._size(group.messages)
+        if self.owner.summarizer is not None:  # a model reads what goes: no copied notes beside its text
+            worth = Worth([c for c in worth.candidates if c.group in costs], None)
+        sizes = [0 if c.group in costs else self.counter.text(c.text) for c in worth.candidates]
+        worth = self._with_old_lines(worth, sizes)
+        power = 0.5 if self.query is not None else 1.0
+        return worth, choose(worth, costs, sizes, left, taken, power=power), facts_room
+
+    def _with_old_lines(self, worth: Worth, sizes: list[int]) -> Worth:
+        """Lines of earlier notes compete again, as what they are: copies of messages that left."""
+        lines = [line for digest in self.old for line in digest.lines]
+        near = worth.near
+        extra = []
+        for number, line in enumerate(lines):
+            role = line.role if line.role in ("user", "assistant", "system") else "assistant"
+            stand_in = Message(line.source, role, created=float(line.order))
+            extra.append(Candidate(-1 - number, stand_in, line.text, line.value, False))
+            sizes.append(self.counter.text(line.text))
+        if near is not None and extra:
+            import numpy as np
+
+            width = near.rows.shape[1]
+            rows = np.vstack([near.rows, np.zeros((len(extra), width), dtype=near.rows.dtype)])
+            sims = np.vstack(
+                [near.similarities, np.zeros((len(extra), width), dtype=near.similarities.dtype)]
+            )
+            near = replace(near, rows=rows, similarities=sims)
+        return Worth([*worth.candidates, *extra], near)
+
+    def _goal(self, groups: Sequence[Group]) -> str:
+        """What the agent works on now: the newest request and the newest step."""
+        request = next((m.text for g in groups for m in g.messages if m.id == self.request), "")
+        return f"{request[-600:]}\n{groups[-1].text[:400] if groups else ''}"
+
+    def _digest(
+        self,
+        groups: Sequence[Group],
+        kept: dict[int, tuple[Message, ...]],
+        worth: Worth,
+        choice: Choice,
+        facts_room: int,
+    ) -> Digest:
+        gone = [g for i, g in enumerate(groups) if i not in kept and i not in self.fixed]
+        cut = [i for i, m in kept.items() if m is not groups[i].messages]
+        covered = sum(len(g.messages) for g in gone) + sum(d.covered for d in self.old)
+        prose = "\n".join(d.prose for d in self.old if d.prose)
+        if gone and self.owner.summarizer is not None and self.room > 0:
+            room = int(_PROSE * self.room) if self.keep_last is None else facts_room // 2
+            written = self.owner.summarizer.summarize(gone, prose, max(0, room))
+            prose = written.text
+            self.cost += written.input_tokens + written.output_tokens
+            self.calls += written.calls
+            if written.degraded:
+                self.reasons.append(written.degraded)
+            facts_room = facts_room if self.keep_last is None else facts_room // 2
+        lines = tuple(
+            Line(c.message.id, c.message.role, c.text, round(c.value, 4), self._place(c))
+            for c in choice.lines
+        )
+        shown = "\n".join(
+            [m.text for ms in kept.values() for m in ms]
+            + [m.text for i in self.fixed for m in groups[i].messages]
+            + [line.text for line in lines]
+            + [prose]
+        )
+        facts = [f for d in self.old for f in d.facts]
+        for group in [*gone, *(groups[i] for i in cut)]:
+            for message in group.messages:
+                place = self.order.get(message.id, 0) + self._offset()
+                facts.extend(replace(f, order=place) for f in self.owner.facts(message))
+        spare = 0
+        if self.keep_last is None:
+            used = (
+                choice.used
+                + sum(self._size(m) for m in kept.values())
+                - sum(self._size(groups[i].messages) for i in choice.groups)
+            )
+            spare = max(0, self.room - used - facts_room - self.counter.text(prose) - 60)
+        chosen = choose_facts(
+            facts, facts_room + spare // 2, self.counter, self._offset() + len(self.order), shown
+        )
+        return Digest(chosen, lines, prose, covered)
+
+    def _offset(self) -> int:
+        """Places continue after what earlier compactions took out."""
+        return sum(d.covered for d in self.old)
+
+    def _place(self, candidate: Candidate) -> int:
+        if candidate.group < 0:
+            return int(candidate.message.created or 0)
+        return self.order.get(candidate.message.id, 0) + self._offset()
+
+    def _fit(self, layout: Layout) -> Layout:
+        """Takes away the least valuable until the list is at or below the target;
+
+        ends, since each step removes.
+        """
+        while True:
+            size = self._size(lay_out(layout))
+            if size <= self.target:
+                return layout
+            smaller = layout.smaller(size - self.target, self.counter)
+            if smaller is None:
+                return layout
+            layout = smaller
+
+    def _actions(self, groups: Sequence[Group], layout: Layout, out: Sequence[Message]) -> dict[str, str]:
+        present = {m.id: m for m in out}
+        noted = layout.digest.sources() if layout.digest is not None else set()
+        read = self.owner.summarizer is not None and layout.digest is not None and bool(layout.digest.prose)
+        actions: dict[str, str] = {}
+        for message in self.given:
+            shown = present.get(message.id)
+            if shown is not None and not (shown.is_summary and not message.is_summary):
+                same = shown == message or shown.parts == tuple(p for p in message.parts if p in shown.parts)
+                actions[message.id] = KEPT if same else SHORTENED
+            elif message.id in noted or read or message.is_summary:
+                actions[message.id] = SUMMARISED
+            else:
+                actions[message.id] = PAGED_OUT
+        return actions

@@ -1,0 +1,96 @@
+"""Which groups stay whole, which passages become notes, within a number of tokens?
+
+Greedy by expected uses per token, with diminishing returns: a passage that says what a chosen one says
+(nearest neighbours by embedding) counts for less. A step of this is a multiple-choice knapsack relaxed to
+densities, which is within one item of the optimum of the relaxation (Dantzig 1957).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from agentrm.context.worth import Candidate, Worth
+
+_REDUNDANCY = 0.3
+_LINE_OVERHEAD = 5  # tokens of the reference and separators of a note
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Group indexes that stay whole, and candidates that become notes."""
+
+    groups: frozenset[int]
+    lines: tuple[Candidate, ...]
+    used: int
+
+
+def choose(
+    worth: Worth,
+    cost_of_group: Mapping[int, int],
+    tokens_of: Sequence[int],
+    budget: int,
+    taken: frozenset[int],
+    *,
+    power: float = 1.0,
+) -> Choice:
+    """Fills the budget. `cost_of_group` has the groups that may stay whole; a candidate of any other
+    group may become a note,
+
+    unless its group is in `taken`. `tokens_of` is the size of each candidate's text. `power` below 1 weighs
+    size less.
+    """
+    penalty = [0.0] * len(worth.candidates)
+    heap: list[tuple[float, int]] = []
+
+    def density(row: int) -> float:
+        cost = _cost(row, worth.candidates[row], cost_of_group, tokens_of)
+        return worth.candidates[row].value * (1 - _REDUNDANCY * penalty[row]) / max(1, cost) ** power
+
+    for row, candidate in enumerate(worth.candidates):
+        if candidate.group in taken or (candidate.group not in cost_of_group and not _is_note(candidate)):
+            _mark(worth, row, penalty)
+            continue
+        heap.append((-density(row), row))
+    heapq.heapify(heap)
+    groups: set[int] = set()
+    lines: list[Candidate] = []
+    left = budget
+    while heap and left > 0:
+        key, row = heapq.heappop(heap)
+        now = -density(row)
+        if now > key + 1e-12:
+            heapq.heappush(heap, (now, row))
+            continue
+        candidate = worth.candidates[row]
+        cost = _cost(row, candidate, cost_of_group, tokens_of)
+        if cost > left or candidate.group in groups:
+            continue
+        left -= cost
+        if candidate.group in cost_of_group:
+            groups.add(candidate.group)
+        else:
+            lines.append(candidate)
+        _mark(worth, row, penalty)
+    return Choice(frozenset(groups), tuple(lines), budget - left)
+
+
+def _is_note(candidate: Candidate) -> bool:
+    return candidate.message.role != "tool" and not candidate.message.calls
+
+
+def _cost(row: int, candidate: Candidate, groups: Mapping[int, int], tokens_of: Sequence[int]) -> int:
+    whole = groups.get(candidate.group)
+    return whole if whole is not None else tokens_of[row] + _LINE_OVERHEAD
+
+
+def _mark(worth: Worth, row: int, penalty: list[float]) -> None:
+    """The neighbours of a chosen passage are worth less by how near they are."""
+    if worth.near is None:
+        return
+    for similarity, other in zip(
+        worth.near.similarities[row].tolist(), worth.near.rows[row].tolist(), strict=True
+    ):
+        if similarity > penalty[other]:
+            penalty[other] = similarity

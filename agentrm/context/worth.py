@@ -1,0 +1,145 @@
+"""What is each group of a history worth to the next requests, and which of its passages?
+
+Chat is judged passage by passage: by predicted reuse, or, when the request is known, by relevance to it.
+Steps with tools are judged whole: how lately, whether later calls use what they brought up, whether they
+hold an error, and how near they are to what the agent works on now. Both are in expected uses, so that they
+compete for the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrm.context.groups import Group
+from agentrm.context.keyinfo import Fact
+from agentrm.context.keyinfo_patterns import KINDS
+from agentrm.context.messages import Message
+from agentrm.context.passages import pieces_of
+from agentrm.context.predict import Closeness, Passage, closeness, predict_reuse
+from agentrm.context.relevance import Relevance
+from agentrm.context.similarity import VectorCache
+
+_HALF_LIFE = 12.0  # steps after which a tool step's recency has halved
+_STEP = 0.3  # expected uses of a tool step just done
+_TOOL_TEXT = 400  # characters of a tool step that are embedded: its reason and the head of its result
+_KEY_KINDS = ("instruction", "decision", "correction", "commitment", "preference")
+_KEY_BONUS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One passage (or tool step) of `group`, by index;
+
+    `value` in expected uses. `whole`: it is all of its group.
+    """
+
+    group: int
+    message: Message
+    text: str
+    value: float
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    candidates: list[Candidate]
+    near: Closeness | None  # rows are candidates
+
+
+class Index:
+    """The passages of one history with what judging them needs; made once, asked for any request."""
+
+    def __init__(self, groups: Sequence[Group], cache: VectorCache | None) -> None:
+        self.groups = groups
+        self.cache = cache
+        self.owners: list[tuple[int, Message, bool]] = []
+        self.passages: list[Passage] = []
+        for index, group in enumerate(groups):
+            if group.kind == "tools":
+                self.owners.append((index, group.messages[0], True))
+                self.passages.append(Passage(_step_text(group), group.messages[0].name or "assistant"))
+                continue
+            found = pieces_of(group.messages)
+            for piece in found:
+                self.owners.append((index, group.messages[piece.message], piece.whole and len(found) == 1))
+                self.passages.append(piece.passage)
+        self.vectors: Any = None
+        self.near: Closeness | None = None
+        if cache is not None and self.passages:
+            self.vectors = cache.vectors([f"{p.author}: {p.text}" for p in self.passages])
+            self.near = closeness(self.vectors)
+        self.reuse = predict_reuse(self.passages, self.vectors, self.near)
+        self._relevance: Relevance | None = None
+
+    def worth(self, facts: Callable[[Message], Sequence[Fact]], query: str | None, goal: str) -> Worth:
+        """The candidates with their values, in order.
+
+        `goal` is what the agent works on, where no query is known.
+        """
+        if not self.passages:
+            return Worth([], None)
+        aim = (
+            self.cache.vectors([query if query is not None else goal])[0] if self.cache is not None else None
+        )
+        if query is not None:
+            if self._relevance is None:
+                self._relevance = Relevance(self.passages, self.reuse, self.vectors)
+            values = _probability(self._relevance.scores(query, aim))
+        else:
+            values = _with_steps(
+                self.reuse, self.owners, self.groups, self.passages, facts, self.vectors, aim
+            )
+        out = [
+            Candidate(group, message, passage.text, float(value), whole)
+            for (group, message, whole), passage, value in zip(
+                self.owners, self.passages, values, strict=True
+            )
+        ]
+        return Worth(out, self.near)
+
+
+def _step_text(group: Group) -> str:
+    first, *rest = group.messages
+    calls = " ".join(f"{c.name} {c.arguments}" for c in first.calls)
+    return f"{first.text} {calls} {' '.join(m.text[:_TOOL_TEXT] for m in rest)}"[: 3 * _TOOL_TEXT]
+
+
+def _probability(log_odds: Any) -> Any:
+    import numpy as np
+
+    return 1 / (1 + np.exp(-np.clip(log_odds, -30, 30)))
+
+
+def _with_steps(
+    values: Any,
+    owners: Sequence[tuple[int, Message, bool]],
+    groups: Sequence[Group],
+    passages: Sequence[Passage],
+    facts: Callable[[Message], Sequence[Fact]],
+    vectors: Any,
+    aim: Any,
+) -> Any:
+    """Values where tool steps have their own rule and passages that state a rule or a decision a bonus."""
+    values = values.copy()
+    later_uses: set[str] = set()
+    age = 0
+    for row in range(len(owners) - 1, -1, -1):
+        index, _, _ = owners[row]
+        group = groups[index]
+        text = passages[row].text
+        if group.kind != "tools":
+            if any(KINDS[k].search(text) for k in _KEY_KINDS):
+                values[row] += _KEY_BONUS * min(1.0, float(values[row]) + 0.2)
+            continue
+        own = [f for m in group.messages for f in facts(m)]
+        used_later = sum(f.value in later_uses for f in own if not f.used)
+        later_uses.update(f.value for f in own if f.used)
+        near = max(0.0, float(vectors[row] @ aim)) if vectors is not None else 0.0
+        value = _STEP * 0.5 ** (age / _HALF_LIFE) + 0.05 * min(4, used_later) + 0.2 * near
+        if KINDS["error"].search(text):
+            value += 0.05
+        values[row] = value
+        age += 1
+    return values
