@@ -1,0 +1,84 @@
+"""After a failed attempt of a call: try again, when, and when not?
+
+Nothing is held while a call waits for its next attempt. A refusal for rate closes the scope in the manager,
+so the next attempt simply queues; other failures that can pass (overload, 5xx, a lost connection) wait
+here, longer each time. A call that stopped making progress is tried once more. Quota, keys, bad requests
+and everything that is no provider's failure are final at once; the original exception goes to the caller
+unchanged."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from agentrm.adapters.signals import Signal
+from agentrm.adapters.spec import CallSpec
+from agentrm.errors import AgentRMError, IdleTimeout
+from agentrm.limits.provider_errors import ProviderError
+
+__all__ = ["Attempts", "pause", "pause_async"]
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+
+
+class Attempts:
+    """Counts the failed attempts of one call."""
+
+    __slots__ = ("_failures", "_hangs", "_rm", "_spec")
+
+    def __init__(self, rm: Any, spec: CallSpec) -> None:
+        self._rm, self._spec = rm, spec
+        self._failures = self._hangs = 0
+
+    def pause_or_raise(self, lease: Any, error: Exception, problem: ProviderError | None) -> float:
+        """Seconds until the next attempt (0: at once, through the queue). Raises `error` if it is final."""
+        wait = self._pause_after(lease, error, problem)
+        if wait is not None:
+            return wait
+        if isinstance(error, AgentRMError):
+            raise self._spec.translated(error) from error.__cause__
+        raise error
+
+    def _pause_after(self, lease: Any, error: Exception, problem: ProviderError | None) -> float | None:
+        if not self._spec.is_retried:
+            return None
+        if isinstance(error, IdleTimeout) and lease.reaped:
+            self._hangs += 1
+            return 0.0 if self._hangs <= lease.recover else None
+        if problem is None or not problem.retryable:
+            return None
+        self._failures += 1
+        if self._failures >= lease.retry_attempts:
+            return None
+        if problem.kind == "rate":
+            return 0.0
+        usual = min(_FIRST_PAUSE_S * 2 ** (self._failures - 1), _LONGEST_PAUSE_S)
+        spread: float = self._rm.random.uniform(
+            0.75, 1.25
+        )  # those that failed together do not return together
+        wait: float = max(problem.retry_after_s or 0.0, usual) * spread
+        return wait
+
+
+def pause(clock: Any, seconds: float) -> None:
+    """Waits on the manager's clock."""
+    if seconds <= 0:
+        return
+    over = threading.Event()
+    timer = clock.call_at(clock.now_ns() + round(seconds * 1e9), over.set)
+    try:
+        over.wait()
+    finally:
+        timer.cancel()
+
+
+async def pause_async(clock: Any, seconds: float) -> None:
+    if seconds <= 0:
+        return
+    over = Signal()
+    timer = clock.call_at(clock.now_ns() + round(seconds * 1e9), over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()

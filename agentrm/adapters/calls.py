@@ -1,0 +1,181 @@
+"""One lease round one call: sync, async, and sync work awaited from an event loop.
+
+    acquire -> call -> settle by the use reported
+                    -> failed: tell the scope, free the lane, then try again or raise what the provider raised
+
+A sync call can't be interrupted, so it runs on a worker thread (with the caller's context variables): when
+its lease is reaped the caller gets the typed error at once, the left-over thread is a zombie of the pool
+until it ends, and what it returns then is dropped. What is async runs under `lease.guard()`: a reap
+interrupts it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from agentrm.adapters.attempts import Attempts, pause, pause_async
+from agentrm.adapters.layers import Layer, is_inner_layer
+from agentrm.adapters.leasing import admit, fail, new_lease, settle
+from agentrm.adapters.signals import Signal
+from agentrm.adapters.spec import CallSpec
+from agentrm.adapters.threads import Worker, borrow
+from agentrm.adapters.work import Work
+from agentrm.limits.provider_errors import ProviderError
+
+__all__ = ["acall", "acall_blocking", "call"]
+
+T = TypeVar("T")
+
+
+def call(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
+    """`fn()` under a lease. Blocks the calling thread while queued: not for event loops (`acall_blocking`).
+
+    Raises what `fn` raised once no further attempt makes sense, `AdmissionError` when the call was not
+    admitted, `RunTimeout` or `IdleTimeout` when it was reaped (in the framework's own type where
+    `spec.translate` has one)."""
+    if is_inner_layer(rm, spec):
+        return fn()
+    attempts = Attempts(rm, spec)
+    while True:
+        attempt = _Attempt(rm, spec)
+        try:
+            return attempt.run(fn)  # type: ignore[no-any-return]
+        except Exception as error:  # noqa: BLE001 - tried again or raised as it is
+            wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
+        pause(rm.clock, wait)
+
+
+async def acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
+    """`await fn()` under a lease; raises as `call`. Cancellation is passed on to the work and frees the
+    lane."""
+    if is_inner_layer(rm, spec):
+        return await fn()
+    attempts = Attempts(rm, spec)
+    while True:
+        attempt = _Attempt(rm, spec)
+        try:
+            return await attempt.run_async(fn)  # type: ignore[no-any-return]
+        except Exception as error:  # noqa: BLE001 - tried again or raised as it is
+            wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
+        await pause_async(rm.clock, wait)
+
+
+async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
+    """`fn()`, which blocks, awaited: queued without a thread, then run on a worker thread, not in the
+    loop's executor.
+
+    A caller that is cancelled leaves at once; the lane counts as a zombie's until the thread ends.
+    """
+    if is_inner_layer(rm, spec):
+        return await _plain_blocking(fn)
+    attempts = Attempts(rm, spec)
+    while True:
+        attempt = _Attempt(rm, spec)
+        try:
+            return await attempt.run_blocking(fn)  # type: ignore[no-any-return]
+        except Exception as error:  # noqa: BLE001 - tried again or raised as it is
+            wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
+        await pause_async(rm.clock, wait)
+
+
+class _Attempt:
+    """One attempt: one lease. `problem` is what a provider's failure was read as."""
+
+    __slots__ = ("lease", "problem", "rm", "spec")
+
+    def __init__(self, rm: Any, spec: CallSpec) -> None:
+        self.rm, self.spec = rm, spec
+        self.lease: Any = None
+        self.problem: ProviderError | None = None
+
+    def run(self, fn: Callable[[], Any]) -> Any:
+        over = threading.Event()
+        lease = self.lease = new_lease(self.rm, self.spec, lambda *_: over.set())
+        lease.acquire()
+        work, worker = self._work(fn, over.set)
+        try:
+            over.wait()
+        except BaseException:
+            if work.leave():
+                lease.abandon()
+            else:
+                worker.give_back()
+            raise
+        if work.leave():  # not over: reaped
+            raise lease.error
+        worker.give_back()
+        return work.result()
+
+    async def run_async(self, fn: Callable[[], Awaitable[Any]]) -> Any:
+        lease = self.lease = new_lease(self.rm, self.spec)
+        await admit(lease, self.spec)
+        layer = Layer(self.rm, self.spec)
+        try:
+            with lease.guard(), layer.around():
+                result = await fn()
+        except BaseException as error:
+            layer.end()
+            self.problem = fail(lease, self.spec, error)
+            raise
+        layer.end()
+        settle(lease, self.spec, result)
+        return result
+
+    async def run_blocking(self, fn: Callable[[], Any]) -> Any:
+        lease = self.lease = new_lease(self.rm, self.spec)
+        await admit(lease, self.spec)
+        over = Signal()
+        work, worker = self._work(fn, over.set)
+        try:
+            with lease.guard():
+                await over.wait()
+        except BaseException:
+            if not work.leave():
+                worker.give_back()
+            elif not lease.reaped:
+                lease.abandon()
+            raise
+        worker.give_back()
+        return work.result()
+
+    def _work(self, fn: Callable[[], Any], wake: Callable[[], None]) -> tuple[Work, Worker]:
+        """Starts `fn` within this lease, which ends where `fn` ends, whether or not somebody still waits."""
+        lease, layer = self.lease, Layer(self.rm, self.spec)
+
+        def run() -> Any:
+            try:
+                result = fn()
+            except BaseException as error:
+                layer.end()
+                self.problem = fail(lease, self.spec, error)
+                raise
+            layer.end()
+            settle(lease, self.spec, result)
+            return result
+
+        worker = borrow()
+        try:
+            with lease.guard(), layer.around():  # the worker gets a copy of this context
+                work = Work(run, wake, worker.give_back)
+        except BaseException:  # reaped or interrupted before it began
+            worker.give_back()
+            lease.release()
+            raise
+        work.start(worker)
+        return work, worker
+
+
+async def _plain_blocking(fn: Callable[[], T]) -> T:
+    """The inner layer of a call whose lease is held already: a worker thread, and no lease."""
+    over, worker = Signal(), borrow()
+    work = Work(fn, over.set, worker.give_back)
+    work.start(worker)
+    try:
+        await over.wait()
+    except BaseException:
+        if not work.leave():
+            worker.give_back()
+        raise
+    worker.give_back()
+    return work.result()  # type: ignore[no-any-return]

@@ -1,0 +1,60 @@
+"""Which call is being made right now, so that a second layer that sees it takes no second lease.
+
+Middleware round a gated model, an async method that falls back to its sync twin: both are one logical call.
+The first layer below the one that took the lease passes through; a second call below it (a model that asks
+another one three times) is a call of its own, nested below the lease, so that it can't run beside the
+lanes.
+
+The variable is set round the inner call alone, never across a yield, and a layer that ended no longer
+counts: tasks that copied the context and live on are calls of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from agentrm.adapters.spec import CallSpec
+
+__all__ = ["Layer", "is_inner_layer"]
+
+_current: ContextVar[Layer | None] = ContextVar("agentrm_call_layer", default=None)
+
+
+class Layer:
+    """The outermost layer of one attempt of a call, from the grant of its lease to its end."""
+
+    __slots__ = ("live", "passed", "rm", "spec")
+
+    def __init__(self, rm: Any, spec: CallSpec) -> None:
+        self.rm, self.spec = rm, spec
+        self.live, self.passed = True, False
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """Round one call, one `next` or one await: what runs inside is within this layer."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def end(self) -> None:
+        self.live = False
+
+
+def is_inner_layer(rm: Any, spec: CallSpec) -> bool:
+    """Whether the call that begins now is already under a lease of its own logical call. True once per
+    layer."""
+    outer = _current.get()
+    if (
+        outer is None
+        or outer.rm is not rm
+        or not outer.live
+        or outer.passed
+        or not outer.spec.is_same_call(spec)
+    ):
+        return False
+    outer.passed = True
+    return True

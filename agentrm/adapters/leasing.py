@@ -1,0 +1,95 @@
+"""How the lease of one attempt begins and ends, the same for calls and streams, sync and async."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from agentrm.adapters.spec import CallSpec
+from agentrm.adapters.usage import Usage
+from agentrm.errors import AgentRMError
+from agentrm.limits.provider_errors import ProviderError
+
+__all__ = ["admit", "charge", "fail", "new_lease", "settle"]
+
+
+def new_lease(rm: Any, spec: CallSpec, on_reap: Callable[[Any, AgentRMError], None] | None = None) -> Any:
+    """The lease for one attempt, not yet asked for."""
+    return rm.lease(
+        agent=spec.agent,
+        priority=spec.priority,
+        tenant=spec.tenant,
+        session=spec.session,
+        kind=spec.kind,
+        pool=spec.pool,
+        model=spec.model,
+        tool=spec.tool,
+        input_tokens=spec.input_tokens,
+        max_output_tokens=spec.max_output_tokens,
+        wait_max=spec.wait_max,
+        idle_s=spec.idle_s,
+        run_s=spec.run_s,
+        on_reap=on_reap,
+    )
+
+
+async def admit(lease: Any, spec: CallSpec) -> None:
+    """Waits for the grant on an event loop, with the framework's heartbeat meanwhile."""
+    beat = spec.heartbeat
+    if beat is None:
+        await lease.acquire_async()
+        return
+    loop = asyncio.get_running_loop()
+
+    timer: asyncio.TimerHandle
+
+    def again() -> None:
+        nonlocal timer
+        beat()
+        timer = loop.call_later(spec.beat_s, again)
+
+    again()
+    try:
+        await lease.acquire_async()
+    finally:
+        timer.cancel()
+    beat()
+
+
+def settle(lease: Any, spec: CallSpec, result: Any) -> None:
+    """Ends the lease of a call that returned. After a reap this ends the zombie and changes nothing else."""
+    try:
+        if spec.kind == "model":
+            charge(lease, _used(spec, result))
+    finally:
+        lease.release()
+
+
+def charge(lease: Any, usage: Usage) -> None:
+    """Corrects what was reserved; the lease still runs."""
+    lease.settle(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+
+
+def _used(spec: CallSpec, result: Any) -> Usage:
+    """As reported, else estimated, never zero."""
+    usage = spec.usage(result)
+    if usage is not None and usage.input_tokens and usage.output_tokens:
+        return usage
+    known = usage or Usage()
+    return Usage(
+        known.input_tokens or max(1, spec.input_tokens or 0),
+        known.output_tokens or max(1, spec.size(result)),
+        known.cached_tokens,
+        estimated=True,
+    )
+
+
+def fail(lease: Any, spec: CallSpec, error: BaseException) -> ProviderError | None:
+    """Ends the lease of work that raised or was cancelled. A model call's error tells the scope; a tool's
+    own errors are the tool's and say nothing about a provider of the pool."""
+    problem: ProviderError | None = None
+    if spec.kind == "model" and not lease.reaped:
+        problem = lease.fail(error)
+    lease.release()
+    return problem

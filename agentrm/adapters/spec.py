@@ -1,0 +1,69 @@
+"""What a plugin says about one call before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agentrm.adapters.usage import Usage, estimate_tokens, read_usage
+from agentrm.errors import AgentRMError
+
+__all__ = ["CallSpec", "Kind"]
+
+Kind = Literal["model", "tool", "memory", "storage"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallSpec:
+    """One logical call: who makes it, of what, how large it will be, how its use is read.
+
+    What is None is taken from `agentrm.identity` and the configuration. Times are seconds, sizes tokens.
+
+    - `usage` reads the real use out of a result or a chunk (None: it says nothing), `size` estimates the
+      tokens of one when nothing was reported. `usage_adds` is True where the use reported by the chunks of
+      a stream adds up, False where each report covers all that came before.
+    - `retries`: whether a failure that can pass may be tried again here; None: model calls yes, all others
+      no, because a tool may have acted before it failed.
+    - `heartbeat` is called about every `beat_s` while the call is queued on an event loop.
+    - `translate` turns an error of agentrm into the framework's own type of it.
+    - `key`: layers that see the same logical call and share a key share one lease. None: a model call
+      within a call of the same model is the same call; calls of other kinds never are."""
+
+    kind: Kind = "model"
+    agent: str | None = None
+    priority: str | None = None
+    tenant: str | None = None
+    session: str | None = None
+    pool: str | None = None
+    model: str | None = None
+    tool: str | None = None
+    input_tokens: int | None = None
+    max_output_tokens: int | None = None
+    wait_max: float | None = None
+    idle_s: float | None = None
+    run_s: float | None = None
+    usage: Callable[[Any], Usage | None] = read_usage
+    size: Callable[[Any], int] = estimate_tokens
+    usage_adds: bool = False
+    retries: bool | None = None
+    heartbeat: Callable[[], object] | None = None
+    beat_s: float = 0.1
+    translate: Callable[[AgentRMError], AgentRMError] | None = None
+    key: object = None
+
+    @property
+    def is_retried(self) -> bool:
+        return self.kind == "model" if self.retries is None else self.retries
+
+    def is_same_call(self, inner: CallSpec) -> bool:
+        """Whether `inner`, begun within this call, is a deeper layer of this call and not a call of its
+        own."""
+        if self.kind != inner.kind:
+            return False
+        if self.key is not None or inner.key is not None:
+            return self.key == inner.key
+        return self.kind == "model" and self.model == inner.model
+
+    def translated(self, error: AgentRMError) -> AgentRMError:
+        return error if self.translate is None else self.translate(error)

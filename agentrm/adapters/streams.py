@@ -1,0 +1,240 @@
+"""One lease round one sync stream, from its first `next` to its last chunk, close or drop.
+
+Each chunk is a heartbeat. `next` runs on a worker thread, the same one for the whole stream, so that a
+stream that went silent can be reaped; what it yields after that is dropped and the upstream iterator
+closed. An attempt that failed before its first chunk is tried again; afterwards the error goes to the
+consumer, because chunks can't be taken back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from agentrm.adapters.attempts import Attempts, pause
+from agentrm.adapters.layers import Layer, is_inner_layer
+from agentrm.adapters.leasing import charge, fail, new_lease
+from agentrm.adapters.spec import CallSpec
+from agentrm.adapters.threads import Worker, borrow
+from agentrm.adapters.usage import Meter
+from agentrm.adapters.work import Work
+from agentrm.errors import AgentRMError
+from agentrm.limits.provider_errors import ProviderError
+
+__all__ = ["Stream", "stream"]
+
+T = TypeVar("T")
+END: Any = object()
+
+
+def stream(rm: Any, spec: CallSpec, make: Callable[[], Iterable[T]]) -> Iterator[T]:
+    """The chunks of `make()` under one lease, which is asked for at the first `next`. Raises as `call`."""
+    return Stream(rm, spec, make)
+
+
+class Stream(Generic[T]):
+    """An iterator that holds a lane while it is at work. `close` is idempotent; dropping it closes it."""
+
+    __slots__ = ("__weakref__", "_attempts", "_make", "_over", "_part", "_plain", "_rm", "_spec")
+
+    def __init__(self, rm: Any, spec: CallSpec, make: Callable[[], Iterable[T]]) -> None:
+        self._rm, self._spec, self._make = rm, spec, make
+        self._attempts = Attempts(rm, spec)
+        self._part: _Part | None = None
+        self._plain: Iterator[T] | None = None
+        self._over = False
+
+    def __iter__(self) -> Stream[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self._over:
+            raise StopIteration
+        if self._plain is None and self._part is None and is_inner_layer(self._rm, self._spec):
+            self._plain = iter(self._make())
+        if self._plain is not None:
+            return next(self._plain)
+        while True:
+            part = self._part or _Part(self._rm, self._spec, self._make)
+            self._part = part
+            try:
+                chunk = part.next()
+            except BaseException as error:
+                self._part = None
+                if part.started or not isinstance(error, Exception):
+                    self._over = True
+                    if isinstance(error, AgentRMError):
+                        raise self._spec.translated(error) from error.__cause__
+                    raise
+                try:
+                    wait = self._attempts.pause_or_raise(part.lease, error, part.problem)
+                except BaseException:
+                    self._over = True
+                    raise
+                pause(self._rm.clock, wait)
+                continue
+            if chunk is END:
+                self._over, self._part = True, None
+                raise StopIteration
+            return chunk  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Frees the lane and closes the upstream iterator."""
+        self._over = True
+        part, self._part = self._part, None
+        if part is not None:
+            part.close()
+        plain, self._plain = self._plain, None
+        if plain is not None:
+            close_iterator(plain)
+
+    def __enter__(self) -> Stream[T]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._over:
+            self.close()
+
+
+class _Part:
+    """One attempt: one lease, one upstream iterator, one worker. `started` once a chunk came."""
+
+    __slots__ = (
+        "_iterator", "_layer", "_lock", "_make", "_meter", "_reaped", "_spec", "_wake", "_work", "_worker",
+        "lease", "problem", "started",
+    )  # fmt: skip
+
+    def __init__(self, rm: Any, spec: CallSpec, make: Callable[[], Iterable[Any]]) -> None:
+        self._spec, self._make = spec, make
+        self._lock = threading.Lock()
+        self._wake = threading.Semaphore(0)
+        self._meter = Meter(spec.usage, spec.size, adds=spec.usage_adds)
+        self._layer = Layer(rm, spec)
+        self._iterator: Iterator[Any] | None = None
+        self._worker: Worker | None = None
+        self._work: Work | None = None
+        self._reaped: AgentRMError | None = None
+        self.problem: ProviderError | None = None
+        self.started = False
+        self.lease = new_lease(rm, spec, self._on_reap)
+
+    def next(self) -> Any:
+        if self._worker is None:
+            self.lease.acquire()
+            self._worker = borrow()
+        try:
+            with self.lease.guard(), self._layer.around():  # the worker gets a copy of this context
+                work = Work(self._pull, self._wake.release, self._late)
+        except BaseException:  # reaped between two chunks, or interrupted
+            if (idle := self._take_worker()) is not None:
+                self._end_zombie(idle)
+            raise
+        with self._lock:
+            if self._reaped is not None:
+                raise self._reaped
+            worker, self._work = self._worker, work
+        if worker is None:
+            raise RuntimeError("this stream was closed by another thread while it was read")
+        work.start(worker)
+        try:
+            self._wake.acquire()
+        except BaseException:
+            if work.leave():
+                self.lease.abandon()
+            else:
+                self.close()
+            raise
+        with self._lock:
+            self._work = None
+            if self._reaped is not None:
+                raise self._reaped
+        try:
+            chunk = work.result()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        if chunk is END:
+            if (mine := self._take_worker()) is not None:
+                self._settle(mine, complete=True)
+            return END
+        self.lease.heartbeat()
+        self.started = True
+        self._meter.add(chunk)
+        return chunk
+
+    def close(self) -> None:
+        """The consumer leaves between two chunks. The upstream iterator is closed in the consumer's thread,
+        as if the stream were not gated: nothing is waited for in a finaliser."""
+        if (worker := self._take_worker()) is None:
+            return
+        try:
+            if self._iterator is not None:
+                close_iterator(self._iterator)
+        finally:
+            self._settle(worker, complete=False)
+
+    def _pull(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self._make())
+        return next(self._iterator, END)
+
+    def _take_worker(self) -> Worker | None:
+        """Whoever takes the worker ends the lease: the consumer, or the reaper's side."""
+        with self._lock:
+            worker, self._worker = self._worker, None
+            return worker
+
+    def _settle(self, worker: Worker, *, complete: bool) -> None:
+        self._layer.end()
+        try:
+            if self._spec.kind == "model":
+                charge(self.lease, self._meter.total(self._spec.input_tokens, complete=complete))
+        finally:
+            self.lease.release()
+            worker.give_back()
+
+    def _fail(self, error: BaseException) -> None:
+        if (worker := self._take_worker()) is None:
+            return
+        self._layer.end()
+        try:
+            if self.started and self._spec.kind == "model":
+                charge(self.lease, self._meter.total(self._spec.input_tokens, complete=False))
+            self.problem = fail(self.lease, self._spec, error)
+        finally:
+            worker.give_back()
+
+    def _on_reap(self, _: Any, error: AgentRMError) -> None:
+        with self._lock:
+            self._reaped, work = error, self._work
+        if work is not None and work.leave():
+            self._wake.release()
+        elif (worker := self._take_worker()) is not None:
+            worker.submit(lambda: self._end_zombie(worker))
+
+    def _late(self) -> None:
+        """On the worker: the work ended that the consumer had left."""
+        if (worker := self._take_worker()) is not None:
+            self._end_zombie(worker)
+
+    def _end_zombie(self, worker: Worker) -> None:
+        """On the worker, when nobody waits for its work any more: the connection upstream is closed."""
+        self._layer.end()
+        try:
+            if self._iterator is not None:
+                close_iterator(self._iterator)
+        except Exception:  # noqa: BLE001, S110 - nobody is left to tell; the consumer has its typed error
+            pass
+        finally:
+            self.lease.release()
+            worker.give_back()
+
+
+def close_iterator(iterator: object) -> None:
+    """Closes a generator or a client's stream; what has no `close` needs none."""
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()

@@ -1,0 +1,153 @@
+"""What did a call use, as its result or its stream reports it, and what to charge when it reports nothing?
+
+Read by duck typing, so that no client and no framework is imported. A missing or zero report is no report:
+the call is charged an estimate, never zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Meter", "Usage", "estimate_text", "estimate_tokens", "read_usage"]
+
+_INPUT = ("input_tokens", "prompt_tokens", "prompt_token_count", "prompt_eval_count", "inputTokens")
+_OUTPUT = ("output_tokens", "completion_tokens", "candidates_token_count", "eval_count", "outputTokens")
+_CACHED = ("cached_tokens", "cache_read", "cache_read_input_tokens", "cached_content_token_count")
+_BESIDE = ("cache_read_input_tokens", "cache_creation_input_tokens")  # Anthropic counts them beside the input
+_HOLDERS = ("usage_metadata", "usage", "models_usage", "token_usage")
+_TEXTS = ("content", "text", "delta", "message", "choices", "generations", "tool_calls", "tool_call_chunks")
+_DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call. `input_tokens` includes `cached_tokens`, those that the provider had in its
+    prefix cache. `estimated` says that the provider did not report them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    estimated: bool = False
+
+    def plus(self, other: Usage) -> Usage:
+        return self._merged(other, int.__add__)
+
+    def at_least(self, other: Usage) -> Usage:
+        return self._merged(other, max)
+
+    def _merged(self, other: Usage, merge: Callable[[int, int], int]) -> Usage:
+        return Usage(
+            merge(self.input_tokens, other.input_tokens),
+            merge(self.output_tokens, other.output_tokens),
+            merge(self.cached_tokens, other.cached_tokens),
+            self.estimated or other.estimated,
+        )
+
+
+def read_usage(result: Any) -> Usage | None:
+    """The use that a result or chunk of a common client reports (OpenAI's two APIs, Anthropic, Google,
+    Ollama, LangChain, AutoGen, plain dicts), None if it reports none."""
+    for name in _HOLDERS:
+        if (held := _get(result, name)) is not None and (usage := _from_counts(held)) is not None:
+            return usage
+    return _from_counts(result) if isinstance(result, Mapping) else None
+
+
+def _from_counts(counts: Any) -> Usage | None:
+    inputs, outputs = _first(counts, _INPUT), _first(counts, _OUTPUT)
+    if not inputs and not outputs:
+        return None
+    cached = _first(counts, _CACHED)
+    for name in ("input_token_details", "input_tokens_details", "prompt_tokens_details"):
+        if not cached:
+            cached = _first(_get(counts, name), _CACHED)
+    beside = 0
+    if _get(counts, "input_tokens") is not None and _get(counts, "input_token_details") is None:
+        beside = sum(_count(_get(counts, name)) for name in _BESIDE)
+    return Usage(inputs + beside, outputs, cached)
+
+
+def _first(holder: Any, names: Iterable[str]) -> int:
+    for name in names:
+        if number := _count(_get(holder, name)):
+            return number
+    return 0
+
+
+def _count(value: Any) -> int:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return int(value) if is_number and value > 0 else 0
+
+
+def _get(holder: Any, name: str) -> Any:
+    if isinstance(holder, Mapping):
+        return holder.get(name)
+    return getattr(holder, name, None)
+
+
+def estimate_text(text: str) -> int:
+    """Tokens of a text, roughly: four ASCII characters to a token, three bytes of UTF-8 of any other script
+    (one Chinese character, one and a half Cyrillic letters). At least 1 unless the text is empty."""
+    if not text:
+        return 0
+    if text.isascii():
+        return (len(text) + 3) // 4
+    ascii_length = sum(character < "\x80" for character in text)
+    others = len(text.encode("utf-8", "surrogatepass")) - ascii_length
+    return max(1, round(ascii_length / 4 + others / 3))
+
+
+def estimate_tokens(value: Any) -> int:
+    """Tokens in the texts of a message, result, chunk or any nesting of them; 0 where there is none."""
+    return _estimate(value, 0)
+
+
+def _estimate(value: Any, depth: int) -> int:
+    if value is None or depth > _DEEPEST:
+        return 0
+    if isinstance(value, str):
+        return estimate_text(value)
+    if isinstance(value, (int, float, bool)):
+        return 1
+    if isinstance(value, Mapping):
+        return sum(_estimate(item, depth + 1) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return sum(_estimate(item, depth + 1) for item in value)
+    return sum(_estimate(getattr(value, name, None), depth + 1) for name in _TEXTS)
+
+
+class Meter:
+    """Adds up what the chunks of one stream used. `total` may be asked at any time: for a stream that was
+    cut, too."""
+
+    __slots__ = ("_adds", "_counted", "_read", "_reported", "_size")
+
+    def __init__(
+        self,
+        usage: Callable[[Any], Usage | None] = read_usage,
+        size: Callable[[Any], int] = estimate_tokens,
+        *,
+        adds: bool = False,
+    ) -> None:
+        self._read, self._size, self._adds = usage, size, adds
+        self._reported: Usage | None = None
+        self._counted = 0
+
+    def add(self, chunk: Any) -> None:
+        self._counted += self._size(chunk)
+        if (usage := self._read(chunk)) is None:
+            return
+        if self._reported is None:
+            self._reported = usage
+        else:
+            self._reported = self._reported.plus(usage) if self._adds else self._reported.at_least(usage)
+
+    def total(self, input_estimate: int | None, *, complete: bool) -> Usage:
+        """The use so far. What was not reported is estimated: the input as `input_estimate`, the output by
+        what came; of a stream that was cut the output is at least what came. Never zero."""
+        reported = self._reported or Usage()
+        inputs = reported.input_tokens or max(1, input_estimate or 0)
+        if complete and reported.output_tokens:
+            return Usage(inputs, reported.output_tokens, reported.cached_tokens, not reported.input_tokens)
+        return Usage(inputs, max(1, reported.output_tokens, self._counted), reported.cached_tokens, True)
