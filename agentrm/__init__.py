@@ -22,6 +22,8 @@ from agentrm.errors import (
     RunTimeout,
     ScopeClosed,
 )
+from agentrm.identity import Identity, current_identity, identity
+from agentrm.scheduling import Lease, ResourceManager, current_lease
 
 __all__ = [
     "AdmissionError",
@@ -29,16 +31,22 @@ __all__ = [
     "Clock",
     "ConfigError",
     "ForkedError",
+    "Identity",
     "IdleTimeout",
     "KernelError",
+    "Lease",
     "LeaseError",
     "ManagerClosed",
     "MonotonicClock",
     "QueueFull",
     "QueueTimeout",
     "RequestTooLarge",
+    "ResourceManager",
     "RunTimeout",
     "ScopeClosed",
     "VirtualClock",
+    "current_identity",
+    "current_lease",
+    "identity",
 ]
 __version__ = "0.1.0"

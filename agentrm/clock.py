@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
+
+from agentrm.core.kernel import clock_ns
 
 __all__ = ["Clock", "MonotonicClock", "Timer", "VirtualClock"]
 
@@ -19,14 +22,50 @@ __all__ = ["Clock", "MonotonicClock", "Timer", "VirtualClock"]
 class Timer:
     """One pending callback. `cancel()` is idempotent and safe from any thread; a callback that has begun runs to its end."""
 
-    __slots__ = ("fn", "when_ns")
+    __slots__ = ("_owner", "fn", "when_ns")
 
-    def __init__(self, when_ns: int, fn: Callable[[], object]) -> None:
+    def __init__(self, when_ns: int, fn: Callable[[], object], owner: _Heap) -> None:
         self.when_ns = when_ns
         self.fn: Callable[[], object] | None = fn
+        self._owner = owner
 
     def cancel(self) -> None:
-        self.fn = None
+        if self.fn is not None:
+            self.fn = None
+            self._owner.cancelled += 1
+
+
+class _Heap:
+    """Timers by time, then creation. Cancelled ones are thrown out when they are half of all."""
+
+    __slots__ = ("_entries", "_order", "cancelled")
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[int, int, Timer]] = []
+        self._order = itertools.count()
+        self.cancelled = 0
+
+    def add(self, when_ns: int, fn: Callable[[], object]) -> Timer:
+        if self.cancelled > 64 and self.cancelled * 2 > len(self._entries):
+            self._entries = [entry for entry in self._entries if entry[2].fn is not None]
+            heapq.heapify(self._entries)
+            self.cancelled = 0
+        timer = Timer(when_ns, fn, self)
+        heapq.heappush(self._entries, (when_ns, next(self._order), timer))
+        return timer
+
+    def next_ns(self) -> int | None:
+        """When the earliest timer is due."""
+        while self._entries and self._entries[0][2].fn is None:
+            heapq.heappop(self._entries)
+            self.cancelled -= 1
+        return self._entries[0][0] if self._entries else None
+
+    def pop(self) -> Callable[[], object] | None:
+        """Takes the earliest one off; None if it was cancelled at this moment."""
+        timer = heapq.heappop(self._entries)[2]
+        fn, timer.fn = timer.fn, None
+        return fn
 
 
 class Clock(Protocol):
@@ -50,23 +89,21 @@ class MonotonicClock:
     until the earliest of them: nothing polls."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Timer]] = []
-        self._order = itertools.count()
+        self._heap = _Heap()
         self._lock = threading.Lock()
         self._wake = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._sleeping_until = 0
 
     def now_ns(self) -> int:
-        return time.monotonic_ns()
+        return clock_ns()
 
     def wall(self) -> float:
         return time.time()
 
     def call_at(self, when_ns: int, fn: Callable[[], object]) -> Timer:
-        timer = Timer(when_ns, fn)
         with self._lock:
-            heapq.heappush(self._heap, (when_ns, next(self._order), timer))
+            timer = self._heap.add(when_ns, fn)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="agentrm-timer", daemon=True)
                 self._thread.start()
@@ -77,21 +114,26 @@ class MonotonicClock:
 
     def _run(self) -> None:
         while True:
+            due: list[Callable[[], object]] = []
+            wait: float | None = None
             with self._lock:
-                now = time.monotonic_ns()
-                due: list[Timer] = []
-                while self._heap and (self._heap[0][0] <= now or self._heap[0][2].fn is None):
-                    due.append(heapq.heappop(self._heap)[2])
-                self._sleeping_until = self._heap[0][0] if self._heap else 1 << 62
-                wait = (self._sleeping_until - now) / 1e9 if self._heap else None
-                if due:
-                    self._sleeping_until = 0
-            for timer in due:
-                fn, timer.fn = timer.fn, None
-                if fn is not None:
+                now = clock_ns()
+                when = self._heap.next_ns()
+                while when is not None and when <= now:
+                    fn = self._heap.pop()
+                    if fn is not None:
+                        due.append(fn)
+                    when = self._heap.next_ns()
+                self._sleeping_until = 0 if due else when if when is not None else 1 << 62
+                if when is not None:
+                    wait = min((when - now) / 1e9, threading.TIMEOUT_MAX)
+            for fn in due:
+                try:
                     fn()
+                except Exception:  # one timer's fault must not stop the others; the trace says whose it was
+                    logging.getLogger("agentrm").exception("a timer failed")
             if not due:
-                self._wake.acquire(timeout=None if wait is None else min(wait, threading.TIMEOUT_MAX))
+                self._wake.acquire(timeout=wait)
 
 
 class VirtualClock:
@@ -100,8 +142,7 @@ class VirtualClock:
     def __init__(self, start_ns: int = 1_000_000_000, wall: float = 1_700_000_000.0) -> None:
         self._now = start_ns
         self._start, self._wall = start_ns, wall
-        self._heap: list[tuple[int, int, Timer]] = []
-        self._order = itertools.count()
+        self._heap = _Heap()
 
     def now_ns(self) -> int:
         return self._now
@@ -115,15 +156,11 @@ class VirtualClock:
         return (self._now - self._start) / 1e9
 
     def call_at(self, when_ns: int, fn: Callable[[], object]) -> Timer:
-        timer = Timer(when_ns, fn)
-        heapq.heappush(self._heap, (when_ns, next(self._order), timer))
-        return timer
+        return self._heap.add(when_ns, fn)
 
     def next_timer_ns(self) -> int | None:
         """When the next timer is due, None if there is none."""
-        while self._heap and self._heap[0][2].fn is None:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        return self._heap.next_ns()
 
     def run_until(self, seconds: float) -> None:
         """Moves to `seconds` after the start, running every timer on the way at its own time."""
@@ -134,10 +171,9 @@ class VirtualClock:
         self._run_to(self._now + round(seconds * 1e9))
 
     def _run_to(self, target: int) -> None:
-        while (when := self.next_timer_ns()) is not None and when <= target:
-            timer = heapq.heappop(self._heap)[2]
+        while (when := self._heap.next_ns()) is not None and when <= target:
+            fn = self._heap.pop()
             self._now = max(self._now, when)
-            fn, timer.fn = timer.fn, None
             if fn is not None:
                 fn()
         self._now = max(self._now, target)

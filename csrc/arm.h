@@ -169,7 +169,7 @@ typedef struct arm_limit_info {
 } arm_limit_info;
 
 typedef struct arm_scope_info {
-    int64_t closed_until_ns, gap_us, next_ns;
+    int64_t closed_until_ns, gap_us, next_ns, cut_ns;
     int32_t factor, parked, pool; /* factor: 65536 is full speed */
 } arm_scope_info;
 
@@ -182,7 +182,7 @@ typedef struct arm_ctx arm_ctx;
 
 size_t arm_size(const arm_config *config);
 size_t arm_ctx_size(void);
-int arm_init(void *memory, size_t size, const arm_config *config);
+int arm_init(void *zeroed_memory, size_t size, const arm_config *config);
 int arm_set_limit(void *memory, uint32_t limit, const arm_limit_config *config);
 int arm_set_pool(void *memory, uint32_t pool, const arm_pool_config *config);
 
@@ -222,6 +222,7 @@ int arm_ticket_at(arm_ctx *ctx, int64_t index, arm_ticket_info *out);
 int64_t arm_ticket_count(arm_ctx *ctx); /* slots ever used */
 int arm_pool_at(arm_ctx *ctx, int32_t pool, arm_pool_info *out);
 int arm_limit_at(arm_ctx *ctx, int64_t limit, int64_t now_ns, arm_limit_info *out);
+int64_t arm_scope_count(arm_ctx *ctx);
 int arm_scope_at(arm_ctx *ctx, int32_t scope, arm_scope_info *out);
 int arm_agent_demotion(arm_ctx *ctx, int64_t agent, int64_t now_ns);
 int64_t arm_events(arm_ctx *ctx, int64_t from, arm_event *out, int64_t room); /* returns how many */

@@ -42,8 +42,7 @@ size_t arm_ctx_size(void) { return sizeof(arm_ctx); }
 int arm_init(void *memory, size_t size, const arm_config *config) {
     arm_arena *a = memory;
     size_t need = arm_size(config);
-    if (!need || size < need || (uintptr_t)memory % 64) return ARM_E_ARGUMENT;
-    memset(memory, 0, need);
+    if (!need || size < need || (uintptr_t)memory % 64 || a->magic) return ARM_E_ARGUMENT;
     layout(config, a);
     a->magic = MAGIC;
     a->version = ARM_VERSION;
@@ -121,7 +120,7 @@ static int64_t join(arm_ctx *c, const int64_t *args) {
 
 int arm_join(arm_ctx *c, void *memory, size_t size, int64_t pid, int64_t started, int64_t wake_token) {
     arm_arena *a = memory;
-    if ((uintptr_t)memory % 64 || size < sizeof *a || pid <= 0) return ARM_E_ARGUMENT;
+    if ((uintptr_t)memory % 64 || size < sizeof *a || pid <= 0 || pid > UINT32_MAX) return ARM_E_ARGUMENT;
     if (a->magic != MAGIC || a->version != ARM_VERSION || size < a->size) return ARM_E_VERSION;
     memset(c, 0, sizeof *c);
     c->base = memory;
@@ -131,9 +130,10 @@ int arm_join(arm_ctx *c, void *memory, size_t size, int64_t pid, int64_t started
     uint32_t slots = a->config.shared ? a->config.owners : 1;
     c->direct = !a->config.shared;
     for (uint32_t i = 0; i < slots && !c->desc; i++) {
-        uint64_t nobody = 0;
-        if (!atomic_compare_exchange_strong_explicit(&owner(c, i)->claim, &nobody, (uint64_t)pid, memory_order_acq_rel,
-                                                     memory_order_acquire))
+        uint64_t before = atomic_load_explicit(&owner(c, i)->claim, memory_order_acquire);
+        c->claim = ((before >> 32) + 1) << 32 | (uint64_t)pid;
+        if ((uint32_t)before || !atomic_compare_exchange_strong_explicit(&owner(c, i)->claim, &before, c->claim,
+                                                                         memory_order_acq_rel, memory_order_acquire))
             continue;
         c->slot = i;
         c->desc = (arm_desc *)(c->base + a->descs) + i;

@@ -196,6 +196,8 @@ static int try_lenders(arm_ctx *c, arm_pool *p) {
     return NOTHING;
 }
 
+static bool log_half_full(arm_ctx *c) { return c->nwrites > ARM_MAX_WRITES / 2; }
+
 /* One grant (or one step towards it) in the domain: pools that share limits, most important head first. */
 static bool step(arm_ctx *c, uint32_t domain) {
     uint64_t tried = 0;
@@ -218,6 +220,7 @@ static bool step(arm_ctx *c, uint32_t domain) {
                 }
                 queue_lift(c, i - 1);
                 if (rd(c, &p->parkers)) scope_unpark(c, i - 1);
+                if (log_half_full(c)) return true;
                 if (rd(c, &p->lend) && try_lenders(c, p) == DONE) return true;
             } else if (p->config.account_scope >= 0 && scope_open_at(c, (uint32_t)p->config.account_scope)) {
                 continue;
@@ -244,7 +247,7 @@ static bool step(arm_ctx *c, uint32_t domain) {
 
 void dispatch(arm_ctx *c, uint32_t domain) {
     for (int n = 0; rd(c, &c->arena->domain_waiting[domain]); n++) {
-        if (n == GRANTS || c->granted == ARM_MAX_OUT) {
+        if (n == GRANTS || c->granted == ARM_MAX_OUT || log_half_full(c)) {
             c->more = true;
             return;
         }

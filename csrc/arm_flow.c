@@ -88,7 +88,7 @@ static int64_t list_time(arm_ctx *c, uint32_t f) {
     uint32_t up = rd(c, &flow(c, f)->parent);
     if (up) return rdw(c, &flow(c, up - 1)->vtime);
     int64_t id = rdw(c, &flow(c, f)->id) - 1;
-    return rdw(c, &pool(c, (uint32_t)(id >> 28))->level[id >> 26 & 3].vtime);
+    return rdw(c, &pool(c, (uint32_t)(id >> 28 & 1023))->level[id >> 26 & 3].vtime);
 }
 
 /* Whether nothing waits in it: a flow is in an ordered set exactly while something does. */
@@ -218,15 +218,20 @@ typedef struct {
     uint32_t tenant_flow, agent_flow;
 } arm_path;
 
+/* A flow stays under the tenant's flow that it was made for. So an agent has one for its turns (rr) and one under its
+ * tenant, and the tag keeps the next agent that gets the slot, maybe of another tenant, out of both. */
 static int64_t own_id(arm_ctx *c, uint32_t t, bool of_tenant) {
     uint32_t m = rd(c, &ticket(c, t)->meta), who;
+    int64_t tag = 0;
     if (of_tenant) {
         bool shared = m & (META_FLAT | META_TURN | META_CUSTOM);
         who = shared ? SHARED_FLOW : rd(c, &agent(c, who_agent(rdw(c, &ticket(c, t)->who)))->tenant);
     } else {
-        who = m & META_CUSTOM ? t | 1u << 24 : m & META_FLAT ? SHARED_FLOW : who_agent(rdw(c, &ticket(c, t)->who));
+        uint32_t a = who_agent(rdw(c, &ticket(c, t)->who));
+        who = m & META_CUSTOM ? t | 1u << 24 : m & META_FLAT ? SHARED_FLOW : m & META_TURN ? a | 1u << 23 : a;
+        if (!(m & (META_CUSTOM | META_FLAT))) tag = rd(c, &agent(c, a)->tag) & 0xff;
     }
-    return id_of(meta_pool(m), meta_level(m), of_tenant, who);
+    return id_of(meta_pool(m), meta_level(m), of_tenant, who) + (tag << 38);
 }
 
 /* The flows a ticket queues in, made when new. Each agent remembers where it queued last. */
@@ -274,7 +279,7 @@ void queue_add(arm_ctx *c, uint32_t t, bool front) {
     }
     bool demoted = meta_level(m) > meta_class(m) && c->arena->config.boost_us;
     m &= ~(META_LISTED | META_AGED);
-    if (demoted || (meta_level(m) == 2 && c->arena->config.age_us && !(m & META_CUSTOM))) {
+    if (!(m & META_CUSTOM) && (demoted || (meta_level(m) == 2 && c->arena->config.age_us))) {
         m |= META_LISTED | (demoted ? 0 : META_AGED);
         wrw(c, &k->granted, c->now); /* while waiting: since when at this level */
         if (demoted) list_append(c, &pool(c, p)->dhead, &pool(c, p)->dtail, t, AGES);

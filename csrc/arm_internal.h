@@ -15,7 +15,10 @@
  * next instruction, and even then the value would have to be the same too. */
 typedef _Atomic uint64_t cell;
 
-#define ARM_MAX_WRITES 384
+/* A transaction starts no further step of dispatch when its log is half full, and no step needs the other half. */
+#define ARM_MAX_WRITES 1024
+#define ARM_LOG_BITS 11 /* twice as many places in the log's hash table */
+#define ARM_LOG_PLACES (1u << ARM_LOG_BITS)
 #define ARM_TOWER 6
 #define ARM_NAME_CELLS 10
 #define ARM_CACHE 32
@@ -128,7 +131,7 @@ typedef struct {
 } arm_agent_rec;
 
 typedef struct {
-    cell claim;              /* raw: pid of whoever took the slot, 0 if free */
+    cell claim;              /* raw: generation:32 | pid of whoever took the slot, 0 if free:32 */
     cell pid, started, wake; /* W */
     cell alive, mhead, mtail;
 } arm_owner_rec;
@@ -171,6 +174,7 @@ struct arm_ctx {
     arm_arena *arena;
     arm_desc *desc;
     uint32_t slot;
+    uint64_t claim; /* what it wrote there */
     bool direct; /* private arena */
     uint64_t root;
     uint32_t nwrites, stamp;
@@ -185,7 +189,7 @@ struct arm_ctx {
     } event[32];
     uint32_t ncache;
     uint32_t cache[ARM_CACHE];
-    uint32_t hash[1024]; /* stamp:16 | index + 1:16 */
+    uint32_t hash[ARM_LOG_PLACES]; /* stamp:16 | index + 1:16 */
     jmp_buf again;
 };
 
@@ -197,8 +201,8 @@ void arm_note(arm_ctx *c, uint32_t kind, int64_t handle, uint32_t agent, uint32_
 static inline uint32_t cell_no(arm_ctx *c, const cell *p) { return (uint32_t)(((const char *)p - c->base) >> 3); }
 
 static inline uint32_t log_find(arm_ctx *c, uint32_t no) {
-    uint32_t h = (no * 2654435761u) >> 22;
-    for (;; h = (h + 1) & 1023) {
+    uint32_t h = (no * 2654435761u) >> (32 - ARM_LOG_BITS);
+    for (;; h = (h + 1) & (ARM_LOG_PLACES - 1)) {
         uint32_t e = c->hash[h];
         if ((e >> 16) != c->stamp) return 0;
         uint32_t i = e & 0xffff;

@@ -220,7 +220,8 @@ static int64_t try_body(arm_ctx *c, const int64_t *args) {
     uint32_t s = rd(c, &l->saver);
     if (s) {
         int64_t state = rdw(c, &ticket(c, s - 1)->state);
-        if (state_of(state) == ARM_WAITING && (uint32_t)(state >> 4) == rd(c, &l->saver_gen)) return 0;
+        bool waits = state_of(state) == ARM_WAITING && (uint32_t)(state >> 4) == rd(c, &l->saver_gen);
+        if (waits && !(rd(c, &ticket(c, s - 1)->meta) & META_PARKED)) return 0;
     }
     if (!room(c, l, args[1])) {
         int64_t d = due(c, l, args[1]);

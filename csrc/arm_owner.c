@@ -41,8 +41,8 @@ int64_t arm_poll(arm_ctx *c) {
 int arm_owner_info(arm_ctx *c, int32_t who, int64_t *pid, int64_t *started, int64_t *wake_token) {
     if (who < 0 || (uint32_t)who >= c->arena->config.owners) return ARM_E_ARGUMENT;
     arm_owner_rec *o = owner(c, (uint32_t)who);
-    if (!atomic_load_explicit(&o->claim, memory_order_acquire)) return ARM_E_STALE;
-    *pid = (int64_t)atomic_load_explicit(&o->claim, memory_order_acquire);
+    *pid = (int64_t)(uint32_t)atomic_load_explicit(&o->claim, memory_order_acquire);
+    if (!*pid) return ARM_E_STALE;
     *started = (int64_t)(atomic_load_explicit(&o->started, memory_order_acquire) & WIDE_MASK);
     *wake_token = (int64_t)(atomic_load_explicit(&o->wake, memory_order_acquire) & WIDE_MASK);
     return ARM_OK;

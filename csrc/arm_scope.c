@@ -79,17 +79,29 @@ int arm_reopen(arm_ctx *c, int32_t i, int64_t now_ns) {
 static cell *next_of(arm_ctx *c, uint32_t t) { return &ticket(c, t - 1)->qnext; }
 static cell *prev_of(arm_ctx *c, uint32_t t) { return &ticket(c, t - 1)->qprev; }
 
+/* One that was back at the front already goes before those that were not, in its order of arrival: the ticket after
+ * which it goes. Few are: a scope sends back no more than can run at once. */
+static uint32_t parks_after(arm_ctx *c, arm_scope_rec *s, uint32_t level, uint32_t t) {
+    uint32_t last = 0, arrived_last = rd(c, &s->ptail[level]);
+    if (!(rd(c, &ticket(c, t)->meta) & META_FRONT)) return arrived_last;
+    int64_t arrival = rdw(c, &ticket(c, t)->arrival);
+    for (uint32_t at = rd(c, &s->phead[level]); at; last = at, at = rd(c, next_of(c, at))) {
+        if (!(rd(c, &ticket(c, at - 1)->meta) & META_FRONT) || rdw(c, &ticket(c, at - 1)->arrival) > arrival) return last;
+    }
+    return arrived_last;
+}
+
 void scope_park(arm_ctx *c, uint32_t t) {
     arm_ticket *k = ticket(c, t);
     queue_remove(c, t);
     uint32_t m = rd(c, &k->meta), p = meta_pool(m), l = meta_level(m), i = who_scope(rdw(c, &k->who));
     arm_scope_rec *s = scope(c, i);
-    uint32_t last = rd(c, &s->ptail[l]);
+    uint32_t last = parks_after(c, s, l, t), next = rd(c, last ? next_of(c, last) : &s->phead[l]);
     wr(c, &k->meta, m | META_PARKED);
-    wr(c, &k->qnext, 0);
+    wr(c, &k->qnext, next);
     wr(c, &k->qprev, last);
     wr(c, last ? next_of(c, last) : &s->phead[l], t + 1);
-    wr(c, &s->ptail[l], t + 1);
+    wr(c, next ? prev_of(c, next) : &s->ptail[l], t + 1);
     wr(c, &s->parked, rd(c, &s->parked) + 1);
     count_waiting(c, p, 1);
     if (!rd(c, &s->listed)) {
@@ -112,13 +124,15 @@ void scope_drop(arm_ctx *c, uint32_t t) {
     count_waiting(c, meta_pool(m), -1);
 }
 
-/* Back to the front of the queue, in the order in which they stepped aside; one at a time while the scope is slowed. */
+/* Back to the front of the queue, in the order in which they stepped aside, a bounded number a call; one at a time while
+ * the scope is slowed. */
 void scope_unpark(arm_ctx *c, uint32_t p) {
     cell *at = &pool(c, p)->parkers;
+    int moved = 0;
     for (uint32_t looked = 0; rd(c, at) && looked < 16; looked++) {
         arm_scope_rec *s = scope(c, rd(c, at) - 1);
         int64_t open = scope_open_at(c, rd(c, at) - 1);
-        for (int n = 0; !open && n < (rd(c, &s->factor) < FULL ? 1 : 4); n++) {
+        for (int n = rd(c, &s->factor) < FULL ? 1 : 4; !open && n && moved < 4; n--, moved++) {
             uint32_t t = rd(c, &s->phead[0]);
             if (!t) t = rd(c, &s->phead[1]);
             if (!t) t = rd(c, &s->phead[2]);
@@ -141,6 +155,7 @@ static int64_t scope_info_body(arm_ctx *c, const int64_t *args) {
     arm_scope_info *out = (arm_scope_info *)(uintptr_t)args[1];
     int64_t epoch = c->arena->config.epoch_ns;
     *out = (arm_scope_info){rdw(c, &s->until) * 1000 + epoch, gap_of(c, s), rdw(c, &s->next) * 1000 + epoch,
+                            rdw(c, &s->cut) * 1000 + epoch,
                             (int32_t)rd(c, &s->factor), (int32_t)rd(c, &s->parked), (int32_t)rd(c, &s->pool) - 1};
     return ARM_OK;
 }
@@ -148,4 +163,8 @@ static int64_t scope_info_body(arm_ctx *c, const int64_t *args) {
 int arm_scope_at(arm_ctx *c, int32_t i, arm_scope_info *out) {
     if (i < 0 || (uint32_t)i >= c->arena->config.scopes) return ARM_E_ARGUMENT;
     return (int)arm_run(c, scope_info_body, (int64_t[]){i, (int64_t)(uintptr_t)out}, 0);
+}
+
+int64_t arm_scope_count(arm_ctx *c) {
+    return (int64_t)(uint32_t)atomic_load_explicit(&c->arena->n_scopes, memory_order_acquire);
 }

@@ -133,17 +133,17 @@ static int64_t submit_body(arm_ctx *c, const int64_t *args) {
         up = NULL;
     }
     int64_t handle = make_handle(t, state);
-    arm_note(c, ARM_EV_SUBMIT, handle, a, p, level, tokens);
-
     bool alone = !rd(c, &c->arena->domain_waiting[domain]);
     int64_t closed = max64(scope_open_at(c, s), pl->config.account_scope >= 0 ? scope_open_at(c, (uint32_t)pl->config.account_scope) : 0);
     if ((alone || (loan && !rd(c, &ticket(c, rd(c, &k->lender) - 1)->whead))) && !closed && (loan || lane_free(c, pl)) &&
         limits_fit(c, t, NULL)) {
+        arm_note(c, ARM_EV_SUBMIT, handle, a, p, level, tokens);
         if (up) wr(c, &up->kids, rd(c, &up->kids) + 1);
         grant(c, t, false, true, loan);
         return handle << 1 | 1;
     }
     if (rd(c, &pl->waiting) >= pl->config.max_queued) return ARM_E_QUEUE;
+    arm_note(c, ARM_EV_SUBMIT, handle, a, p, level, tokens);
     if (up) wr(c, &up->kids, rd(c, &up->kids) + 1);
     wrw(c, &k->state, (state & ~INT64_C(15)) | ARM_WAITING);
     queue_add(c, t, flags & ARM_F_RESUMED);
@@ -160,6 +160,16 @@ static int64_t submit_body(arm_ctx *c, const int64_t *args) {
 }
 
 static int64_t cancel_body(arm_ctx *c, const int64_t *args);
+
+/* Takes a grant out of the mailbox: its owner learns of it in another way. */
+static int64_t fetch_body(arm_ctx *c, const int64_t *args) {
+    int64_t state;
+    arm_ticket *k = live(c, args[0], &state);
+    if (!k || !(rd(c, &k->meta) & META_MAILED)) return ARM_OK;
+    mail_drop(c, handle_index(args[0]));
+    wr(c, &k->meta, rd(c, &k->meta) & ~META_MAILED);
+    return ARM_OK;
+}
 
 int64_t arm_submit(arm_ctx *c, int64_t who, int64_t tokens, int64_t now_ns) {
     arm_request *q = &c->io.req;
@@ -186,7 +196,12 @@ int64_t arm_submit(arm_ctx *c, int64_t who, int64_t tokens, int64_t now_ns) {
         bool more = c->more;
         if (!(rc & 1) && (who >> 12 & ARM_F_TRY)) {
             int64_t due = c->io.next_due_ns;
-            arm_run(c, cancel_body, (int64_t[]){rc >> 1}, now_ns);
+            if (run_and_dispatch(c, cancel_body, (int64_t[]){rc >> 1, 0, 0}, now_ns, domain) == ARM_E_STATE) {
+                arm_run(c, fetch_body, (int64_t[]){rc >> 1}, now_ns); /* another participant granted it just now */
+                if (more) dispatch_rest(c, now_ns, domain);
+                rc |= 1;
+                goto out;
+            }
             keep_slot(c);
             c->io.next_due_ns = due;
             rc = ARM_E_QUEUE;
@@ -309,49 +324,59 @@ int arm_heartbeat(arm_ctx *c, int64_t handle, int64_t now_ns) {
 
 /* --- what a dead owner held --- */
 
+/* Several may bury the same owner at once, and the first to finish frees its place for a new one. A claim word that
+ * still is what it was after the transaction began means that the tickets that it sees are the dead one's. */
+static bool claimed_as(arm_ctx *c, uint32_t who, uint64_t claim) {
+    return atomic_load_explicit(&owner(c, who)->claim, memory_order_acquire) == claim;
+}
+
 static int64_t bury_body(arm_ctx *c, const int64_t *args) {
-    uint32_t t = (uint32_t)args[0];
+    uint32_t t = (uint32_t)args[0], who = (uint32_t)args[1];
     arm_ticket *k = ticket(c, t);
     int64_t state = rdw(c, &k->state), handle = make_handle(t, state);
-    if (state_of(state) == ARM_FREE || who_owner(rdw(c, &k->who)) != (uint32_t)args[1]) return 0;
+    if (state_of(state) == ARM_FREE || who_owner(rdw(c, &k->who)) != who || !claimed_as(c, who, (uint64_t)args[2])) return 0;
     if (state_of(state) == ARM_CLAIMED) slot_release(c, t, true);
     else if (state_of(state) == ARM_WAITING) cancel_body(c, (int64_t[]){handle, 0, 1});
-    else settle_body(c, (int64_t[]){handle, (int64_t)rd(c, &k->tokens) << 2 | ARM_FAILED, 1});
+    else if (args[3]) settle_body(c, (int64_t[]){handle, (int64_t)rd(c, &k->tokens) << 2 | ARM_FAILED, 1});
+    else return 0;
     return 1;
 }
 
 static int64_t gone_body(arm_ctx *c, const int64_t *args) {
+    if (!claimed_as(c, (uint32_t)args[0], (uint64_t)args[1])) return 0;
     wr(c, &owner(c, (uint32_t)args[0])->alive, 0);
     wr(c, &owner(c, (uint32_t)args[0])->mhead, 0);
     wr(c, &owner(c, (uint32_t)args[0])->mtail, 0);
     return 0;
 }
 
-static int64_t bury(arm_ctx *c, uint32_t who, int64_t now_ns) {
+/* What it waited for goes before what it held, so that no lane is handed to the dead. */
+static int64_t bury(arm_ctx *c, uint32_t who, uint64_t claim, int64_t now_ns) {
     int64_t n = 0, high = arm_ticket_count(c);
     c->io.n_granted = c->io.n_wake = 0;
     c->io.next_due_ns = -1;
-    for (int64_t t = 0; t < high; t++) {
-        if (c->io.n_granted == ARM_MAX_OUT) return n; /* the caller takes these and calls again */
-        uint32_t domain = domain_of(c, t | INT64_C(1) << 24);
-        n += run_and_dispatch(c, bury_body, (int64_t[]){t, who}, now_ns, domain);
-    }
-    arm_run(c, gone_body, (int64_t[]){who}, now_ns);
+    for (int64_t held = 0; held < 2; held++)
+        for (int64_t t = 0; t < high; t++) {
+            if (c->io.n_granted == ARM_MAX_OUT) return n; /* the caller takes these and calls again */
+            uint32_t domain = domain_of(c, t | INT64_C(1) << 24);
+            n += run_and_dispatch(c, bury_body, (int64_t[]){t, who, (int64_t)claim, held}, now_ns, domain);
+        }
+    arm_run(c, gone_body, (int64_t[]){who, (int64_t)claim}, now_ns);
+    atomic_compare_exchange_strong_explicit(&owner(c, who)->claim, &claim, claim & ~UINT64_C(0xffffffff),
+                                            memory_order_acq_rel, memory_order_acquire);
     return n;
 }
 
 int64_t arm_owner_dead(arm_ctx *c, int32_t who, int64_t now_ns) {
     if (who < 0 || (uint32_t)who >= c->arena->config.owners || (uint32_t)who == c->slot) return ARM_E_ARGUMENT;
-    int64_t n = bury(c, (uint32_t)who, now_ns);
-    if (c->io.n_granted < ARM_MAX_OUT) atomic_store_explicit(&owner(c, (uint32_t)who)->claim, 0, memory_order_release);
-    return n;
+    uint64_t claim = atomic_load_explicit(&owner(c, (uint32_t)who)->claim, memory_order_acquire);
+    return bury(c, (uint32_t)who, claim, now_ns);
 }
 
 /* The participant's own tickets end with it. */
 int arm_leave(arm_ctx *c, int64_t now_ns) {
     c->ncache = 0;
-    do bury(c, c->slot, now_ns);
+    do bury(c, c->slot, c->claim, now_ns);
     while (c->io.n_granted == ARM_MAX_OUT);
-    atomic_store_explicit(&owner(c, c->slot)->claim, 0, memory_order_release);
     return ARM_OK;
 }

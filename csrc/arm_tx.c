@@ -87,8 +87,8 @@ void log_word(arm_ctx *c, cell *p, uint64_t value, bool wide) {
     atomic_store_explicit(&w->old, old, memory_order_release);
     atomic_store_explicit(&w->new_, wide ? ((old >> 48) + 1) << 48 | value : ((old >> 32) + 1) << 32 | value,
                           memory_order_release);
-    uint32_t h = (no * 2654435761u) >> 22;
-    while ((c->hash[h] >> 16) == c->stamp) h = (h + 1) & 1023;
+    uint32_t h = (no * 2654435761u) >> (32 - ARM_LOG_BITS);
+    while ((c->hash[h] >> 16) == c->stamp) h = (h + 1) & (ARM_LOG_PLACES - 1);
     c->hash[h] = c->stamp << 16 | c->nwrites;
 }
 

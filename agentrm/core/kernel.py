@@ -335,6 +335,9 @@ class Kernel:
     def demotion(self, agent: int, now_ns: int) -> int:
         return self._check(lib.arm_agent_demotion(self._ctx, agent, now_ns), "look at an agent")
 
+    def scope_count(self) -> int:
+        return int(lib.arm_scope_count(self._ctx))
+
     def event_head(self) -> int:
         """Number of events so far; the ring keeps the newest."""
         return int(lib.arm_event_head(self._ctx))
@@ -373,7 +376,7 @@ class Kernel:
 _OPERATIONS = (
     "submit", "settle", "cancel", "heartbeat", "reap", "try_acquire", "advance", "poll", "overdue", "penalise", "reopen", "correct", "set_policy", "owner_dead", "owners", "tickets",
     "ticket", "pool_info", "limit_info", "scope_info", "demotion", "events", "event_head", "check", "tenant", "agent",
-    "scope", "name",
+    "scope", "name", "scope_count",
 )  # fmt: skip
 
 

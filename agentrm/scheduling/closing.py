@@ -1,0 +1,77 @@
+"""The end of a manager: no new work, waiting calls told, running ones given time, and a report of what was left."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentrm.errors import ManagerClosed
+
+if TYPE_CHECKING:
+    from agentrm.scheduling.manager import ResourceManager
+    from agentrm.scheduling.report import LeaseInfo
+
+__all__ = ["CloseReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReport:
+    """`turned_away`: waiting calls that failed with ManagerClosed. `left`: calls that were still running."""
+
+    turned_away: int
+    left: tuple[LeaseInfo, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was left running."""
+        return not self.left
+
+
+def _turn_away(rm: ResourceManager) -> int:
+    rm._closing = True
+    n = 0
+    for lease in list(rm._queued.values()):
+        error = ManagerClosed(
+            f"manager {rm.name!r} closed while the call of agent {lease.agent!r} waited; it was not sent",
+            pool=lease.pool, agent=lease.agent,
+        )  # fmt: skip
+        rm._refuse_waiting(lease, error)
+        n += 1
+    rm._idle.clear()
+    if not rm._leases:
+        rm._idle.set()
+    return n
+
+
+def _report(rm: ResourceManager, turned_away: int) -> CloseReport:
+    for subscription in list(rm._subscriptions):
+        subscription.close()
+    return CloseReport(turned_away, rm.snapshot().holding)
+
+
+def close(rm: ResourceManager, timeout: float | None) -> CloseReport:
+    turned_away = _turn_away(rm)
+    if timeout is None or timeout > 0:
+        rm._idle.wait(timeout)
+    return _report(rm, turned_away)
+
+
+async def aclose(rm: ResourceManager, timeout: float | None) -> CloseReport:
+    turned_away = _turn_away(rm)
+    if not rm._idle.is_set() and (timeout is None or timeout > 0):
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def ended() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        rm._on_idle.append(lambda: loop.call_soon_threadsafe(ended))
+        if rm._idle.is_set():
+            ended()
+        try:
+            await asyncio.wait_for(done, timeout)
+        except asyncio.TimeoutError:  # reported, not raised
+            return _report(rm, turned_away)
+    return _report(rm, turned_away)

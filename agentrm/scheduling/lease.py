@@ -1,0 +1,283 @@
+"""The right to run one call: acquired, kept alive by progress, settled, given back exactly once.
+
+A lease is used as `with`, as `async with`, or by hand (`acquire` / `release`). Its states:
+
+    new -> waiting -> running -> done
+                         |-> reaped -> done    (the call ran or idled too long; the lane is free already)
+
+Releasing is idempotent and works from any thread or loop. Leaving the block frees the lane and charges what `settle`
+was told; without it the estimate, and after an exception the input estimate, unless `refund` was called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from agentrm.core._agentrm_core import lib
+from agentrm.errors import AgentRMError, LeaseError
+from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter
+
+if TYPE_CHECKING:
+    from agentrm.clock import Timer
+    from agentrm.limits.provider_errors import ProviderError
+    from agentrm.scheduling.manager import ResourceManager
+    from agentrm.scheduling.routing import Route
+
+__all__ = ["Lease", "current_lease"]
+
+DONE, FAILED, REFUND = lib.ARM_DONE, lib.ARM_FAILED, lib.ARM_REFUND
+NEW, WAITING, RUNNING, REAPED, ENDED = "new", "waiting", "running", "reaped", "done"
+
+_current: ContextVar[Lease | None] = ContextVar("agentrm_lease", default=None)
+
+
+def current_lease() -> Lease | None:
+    """The innermost lease whose block this code runs in."""
+    lease = _current.get()
+    return lease if lease is None or lease.state == RUNNING else None
+
+
+class Lease:
+    """See the module. Made by `ResourceManager.lease`, which says what the arguments mean."""
+
+    __slots__ = (
+        "__weakref__", "_beat_ns", "_idle_s", "_input", "_interrupted", "_memory", "_on_reap", "_parent", "_refund",
+        "_rm", "_run_s", "_silence_ns", "_task", "_timer", "_token", "_used", "_wait_max", "error", "granted_ns", "handle",
+        "refusal", "resumed", "route", "session", "state", "submitted_ns", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, rm: ResourceManager, route: Route, parent: Lease | None, tokens: int) -> None:
+        self._rm, self.route, self._parent, self.tokens = rm, route, parent, tokens
+        self.state = NEW
+        self.handle = 0
+        self._used: int | None = None
+        self._refund = False
+        self._wait_max: float | None = None
+        self._timer: Timer | None = None
+        self.refusal: BaseException | None = None
+        self._task: asyncio.Task[object] | None = None
+        self._token: Token[Lease | None] | None = None
+        self.error: LeaseError | None = None
+        self._interrupted = False
+        self._idle_s: float | None = None
+        self._run_s: float | None = None
+        self._input = tokens
+        self._memory = 0
+        self._on_reap: Callable[[Lease, LeaseError], object] | None = None
+        self.session: str | None = None
+        self.resumed = False
+        self.submitted_ns = self.granted_ns = self._beat_ns = self._silence_ns = 0
+
+    # --- what it is ---
+
+    @property
+    def pool(self) -> str:
+        return self.route.pool.name
+
+    @property
+    def agent(self) -> str:
+        return self.route.agent
+
+    @property
+    def tenant(self) -> str:
+        return self.route.tenant
+
+    @property
+    def priority(self) -> str:
+        return self.route.priority
+
+    @property
+    def parent(self) -> Lease | None:
+        """The lease that this call is nested in."""
+        return self._parent
+
+    @property
+    def reaped(self) -> bool:
+        """Whether the lease was taken away because its call ran or idled too long; `error` says which."""
+        return self.error is not None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds in the queue, so far or in all."""
+        if not self.submitted_ns:
+            return 0.0
+        return ((self.granted_ns or self._rm.clock.now_ns()) - self.submitted_ns) / 1e9
+
+    @property
+    def held_s(self) -> float:
+        """Seconds since the lane was granted, 0 if it never was."""
+        return (self._rm.clock.now_ns() - self.granted_ns) / 1e9 if self.granted_ns else 0.0
+
+    @property
+    def retry_attempts(self) -> int:
+        """Attempts of one call in all that this pool allows (`pools.NAME.retry.attempts`)."""
+        return self.route.pool.retry_attempts
+
+    @property
+    def recover(self) -> int:
+        """How often a call found hanging may be tried again on a fresh connection (`reaper.recover`)."""
+        return self.route.pool.recover
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.agent!r} in {self.pool!r}, {self.priority}, {self.state}>"
+
+    # --- getting it ---
+
+    def acquire(self) -> Lease:
+        """Waits for the lane, blocking this thread. Raises an AdmissionError if it is not to be had."""
+        if not self._rm._submit(self):
+            waiter = ThreadWaiter()
+            if self._rm._register(self, waiter):
+                try:
+                    waiter.wait()
+                except BaseException:
+                    self._rm._give_up(self)
+                    raise
+                self._rm._granted(self)
+        return self
+
+    async def acquire_async(self) -> Lease:
+        """Waits for the lane without blocking the loop. Cancellation leaves the queue at once."""
+        if not self._rm._submit(self):
+            waiter = LoopWaiter(asyncio.get_running_loop(), self._lost)
+            if self._rm._register(self, waiter):
+                try:
+                    await waiter.future
+                except BaseException:
+                    self._rm._give_up(self)
+                    raise
+                self._rm._granted(self)
+        return self
+
+    def _lost(self) -> None:
+        """Granted to a task whose loop is closed."""
+        self._rm._give_up(self)
+
+    def __enter__(self) -> Lease:
+        self.acquire()
+        self._token = _current.set(self)
+        return self
+
+    async def __aenter__(self) -> Lease:
+        await self.acquire_async()
+        self._token = _current.set(self)
+        self._task = asyncio.current_task()
+        return self
+
+    # --- while it runs ---
+
+    def heartbeat(self) -> None:
+        """Says that the call makes progress. So do its ancestors, which wait for it."""
+        lease: Lease | None = self
+        now = self._rm.clock.now_ns()
+        while lease is not None:
+            if lease.state == RUNNING:
+                lease._rm._port.heartbeat(lease.handle, now)
+                silence = now - lease._beat_ns
+                if silence > lease._silence_ns:
+                    lease._silence_ns = silence
+                lease._beat_ns = now
+            lease = lease._parent
+
+    def settle(self, input_tokens: int | None = None, output_tokens: int | None = None) -> None:
+        """Records the real usage in tokens; the lane stays until the block is left. Zero or nothing at all counts as
+        unknown: then the estimate is charged."""
+        used = (input_tokens or 0) + (output_tokens or 0)
+        self._used = used if used > 0 else None
+
+    def refund(self) -> None:
+        """The call was not made, or must not be charged: everything reserved goes back."""
+        self._refund = True
+
+    def fail(self, exc: BaseException) -> ProviderError | None:
+        """Tells the scope of the call what its provider answered, and ends the lease. Returns what the error means, None
+        if it is not a provider's. The caller raises or retries as it sees fit."""
+        return self._rm._failed(self, exc)
+
+    def abandon(self) -> None:
+        """The caller left while work goes on that cannot be stopped (a blocked thread): the lane is free, the work is a
+        zombie until `release` is called at its end."""
+        self._rm._abandon(self)
+
+    def guard(self) -> Guard:
+        """A context manager round one await (or one blocking call) of the leased work. Inside, calls are nested in this
+        lease; a reap interrupts the await and comes out as the typed error."""
+        return Guard(self)
+
+    # --- giving it back ---
+
+    def release(self) -> None:
+        """Frees the lane. Again, late or from elsewhere it does nothing."""
+        self._rm._release(self, False)
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        token = self._token
+        if token is not None:
+            self._token = None
+            try:
+                _current.reset(token)
+            except ValueError:  # left in another context than it was entered in
+                _current.set(None)
+        self._rm._release(self, kind is not None)
+        if self.error is not None and kind is None:
+            raise self.error
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        self.__exit__(kind, exc, tb)
+        if self.error is not None and kind is not None:
+            self._convert(task, exc)
+
+    def _interrupt(self) -> None:
+        """In the loop's thread: stops the task if it is still inside the leased work."""
+        if self._task is not None and not self._interrupted:
+            self._interrupted = True
+            self._task.cancel()
+
+    def _convert(self, task: asyncio.Task[object] | None, exc: BaseException | None) -> None:
+        """A cancellation that came from the reaper alone leaves as the typed error."""
+        if not self._interrupted or not isinstance(exc, asyncio.CancelledError) or self.error is None:
+            return
+        self._interrupted = False
+        if task is not None and hasattr(task, "uncancel") and task.uncancel() > 0:
+            return  # somebody else cancelled it too
+        raise self.error from None
+
+
+class Guard:
+    """See `Lease.guard`."""
+
+    __slots__ = ("_lease", "_token")
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._token: Token[Lease | None] | None = None
+
+    def __enter__(self) -> Lease:
+        lease = self._lease
+        if lease.error is not None:
+            raise lease.error
+        if lease.state != RUNNING:
+            raise AgentRMError(f"{lease!r} holds no lane; acquire it before its work is guarded")
+        self._token = _current.set(lease)
+        if asyncio._get_running_loop() is not None:
+            lease._task = asyncio.current_task()
+        return lease
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        lease = self._lease
+        task, lease._task = lease._task, None
+        if self._token is not None:
+            _current.reset(self._token)
+            self._token = None
+        if lease.error is not None:
+            if kind is None or not isinstance(exc, Exception):
+                lease._convert(task, exc)
+            if kind is None:
+                raise lease.error

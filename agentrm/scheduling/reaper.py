@@ -1,0 +1,97 @@
+"""Takes lanes back from calls that ran or idled too long.
+
+One timer looks every `reaper.sweep_s` seconds while anything runs. An async call is interrupted and its lane is free
+at once. A blocked thread cannot be stopped: its lane is free too, but it counts as a zombie until it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from agentrm.core._agentrm_core import lib
+from agentrm.errors import IdleTimeout, LeaseError, RunTimeout
+from agentrm.scheduling.lease import ENDED, FAILED, REAPED, RUNNING, Lease
+
+if TYPE_CHECKING:
+    from agentrm.scheduling.manager import ResourceManager
+
+__all__ = ["Sweeper"]
+
+log = logging.getLogger("agentrm")
+
+
+class Sweeper:
+    """The manager's reaper."""
+
+    def __init__(self, rm: ResourceManager) -> None:
+        self._rm = rm
+        self.active = False
+
+    def start(self) -> None:
+        """Runs the timer until nothing runs or waits. Cheap to call again."""
+        self.active = True
+        rm = self._rm
+        rm.clock.call_at(rm.clock.now_ns() + int(rm.config.reaper.sweep_s * 1e9), self.sweep)
+
+    def sweep(self) -> None:
+        rm = self._rm
+        now = rm.clock.now_ns()
+        for handle, reason in list(rm.kernel.overdue(now)):
+            lease = rm._leases.get(handle) or rm._queued.get(handle)
+            if lease is not None:
+                self.reap(lease, reason)
+        if rm._leases or rm._queued:
+            self.start()
+        else:
+            self.active = False
+            if rm._leases or rm._queued:  # one came in between
+                self.start()
+
+    def reap(self, lease: Lease, reason: str) -> None:
+        """Takes the lane away. The transition is the kernel's: if the call ended in this very moment, nothing happens."""
+        rm = self._rm
+        error = self._error(lease, reason)
+        task = lease._task
+        # A task is interrupted, and a grant that nobody came to fetch is just taken back: the work is over with it.
+        if task is not None or lease.state != RUNNING:
+            rc = rm._port.settle(lease.handle, FAILED | lease.tokens << 2, rm._now())
+            after = ENDED
+        else:
+            rc = rm._port.reap(lease.handle, rm._now())
+            after = REAPED
+        if rc == lib.ARM_E_STALE:
+            return
+        lease.error = error
+        lease.state = after
+        lease.route.pool.reaped += 1
+        if after == ENDED:
+            rm._leases.pop(lease.handle, None)
+        if task is not None:
+            try:
+                task.get_loop().call_soon_threadsafe(lease._interrupt)
+            except RuntimeError:  # its loop is closed: nobody is left to interrupt
+                lease._task = None
+        rm._deliver()
+        rm._arm()
+        if lease._on_reap is not None:
+            try:
+                lease._on_reap(lease, error)
+            except Exception:  # a user's callback must not stop the reaper
+                log.exception("on_reap of %r failed", lease)
+
+    def _error(self, lease: Lease, reason: str) -> LeaseError:
+        pool, rm = lease.route.pool, self._rm
+        if reason == "run":
+            limit = pool.run_us(lease._run_s) / 1e6
+            return RunTimeout(
+                f"the call of agent {lease.agent!r} in {lease.pool!r} ran for {lease.held_s:.3g} s; its run limit is "
+                f"{limit:g} s. Its lane is free. Retry it, or raise run_s (reaper.run_s)",
+                pool=lease.pool, agent=lease.agent, is_retryable=True,
+            )  # fmt: skip
+        silent = (rm.clock.now_ns() - lease._beat_ns) / 1e9 if lease._beat_ns else lease.held_s
+        return IdleTimeout(
+            f"the call of agent {lease.agent!r} in {lease.pool!r} made no progress for {silent:.3g} s, which is longer than "
+            "its idle limit. Its lane is free. Retry it, or raise idle_s (reaper.idle_s)",
+            pool=lease.pool, agent=lease.agent, is_retryable=True,
+        )  # fmt: skip

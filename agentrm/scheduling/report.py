@@ -1,0 +1,132 @@
+"""What the manager shows of itself: a snapshot of who holds and who waits, and statistics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agentrm.core.kernel import STATES
+
+if TYPE_CHECKING:
+    from agentrm.scheduling.manager import ResourceManager
+
+__all__ = ["LeaseInfo", "LimitStatistics", "PoolStatistics", "ScopeStatistics", "Snapshot", "Statistics"]
+
+PRIORITY_NAMES = ("interactive", "subagent", "background")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseInfo:
+    """One call. `for_s`: seconds that it has held its lane or waited. `level`: 0 to 2, where the queue has it now."""
+
+    handle: int
+    agent: str
+    tenant: str
+    session: str | None
+    pool: str
+    priority: str
+    level: int
+    state: str
+    for_s: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All live calls, longest first."""
+
+    holding: tuple[LeaseInfo, ...]
+    waiting: tuple[LeaseInfo, ...]
+    zombies: tuple[LeaseInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """Of one pool. Counters are since the manager was made; `mean_wait_s` is over granted calls."""
+
+    lanes: int
+    in_use: int
+    waiting: int
+    zombies: int
+    granted: int
+    settled: int
+    failed: int
+    refunded: int
+    cancelled: int
+    reaped: int
+    mean_wait_s: float
+    usual_lane_s: float
+    idle_limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatistics:
+    """Of one limit: what could be taken now (negative: debt) and the most that ever can."""
+
+    resource: str
+    shape: str
+    level: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeStatistics:
+    """Of one scope of a provider (a model of a pool, or an account). `pace`: 1.0 is full speed."""
+
+    closed_for_s: float
+    pace: float
+    parked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of the whole manager. `events` counts transitions; `running` and `waiting` are over all pools."""
+
+    pools: dict[str, PoolStatistics]
+    limits: dict[str, LimitStatistics]
+    scopes: dict[str, ScopeStatistics]
+    running: int
+    waiting: int
+    events: int
+
+
+def statistics(rm: ResourceManager) -> Statistics:
+    now = rm.clock.now_ns()
+    pools = {}
+    for name, pool in rm._pools.items():
+        info = rm.kernel.pool_info(pool.index)
+        pools[name] = PoolStatistics(
+            info.lanes, info.used, info.waiting, info.dead, pool.granted, pool.settled, pool.failed, pool.refunded,
+            pool.cancelled, pool.reaped, pool.waited_s / pool.granted if pool.granted else 0.0, info.ewma_us / 1e6,
+            pool.idle_us("model", None) / 1e6,
+        )  # fmt: skip
+    limits = {}
+    for i, (key, limit) in enumerate(rm.layout.limits):
+        info = rm.kernel.limit_info(i, now)
+        limits[key] = LimitStatistics(limit.resource, limit.counting, info.level, info.capacity)
+    scopes = {}
+    for i in range(rm.kernel.scope_count()):
+        info = rm.kernel.scope_info(i)
+        scopes[rm.kernel.name("scope", i)] = ScopeStatistics(
+            max(0.0, (info.closed_until_ns - now) / 1e9), info.factor / 65536, info.parked
+        )
+    running = sum(p.in_use for p in pools.values())
+    return Statistics(pools, limits, scopes, running, sum(p.waiting for p in pools.values()), rm.kernel.event_head())
+
+
+def snapshot(rm: ResourceManager) -> Snapshot:
+    now = rm.clock.now_ns()
+    found: dict[str, list[LeaseInfo]] = {"running": [], "waiting": [], "zombie": []}
+    for t in rm.kernel.tickets():
+        state = STATES[t.state]
+        lease = rm._leases.get(t.handle) or rm._queued.get(t.handle)
+        since = t.submitted_ns if state == "waiting" else t.granted_ns
+        found[state].append(
+            LeaseInfo(
+                t.handle, rm.kernel.name("agent", t.agent), rm.kernel.name("tenant", t.tenant),
+                lease.session if lease is not None else None, rm.layout.pools[t.pool], PRIORITY_NAMES[t.klass], t.level,
+                state, max(0.0, (now - since) / 1e9), t.tokens,
+            )
+        )  # fmt: skip
+    ordered = {state: tuple(sorted(x, key=lambda info: -info.for_s)) for state, x in found.items()}
+    return Snapshot(ordered["running"], ordered["waiting"], ordered["zombie"])

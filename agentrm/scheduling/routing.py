@@ -1,0 +1,124 @@
+"""From the configuration to the kernel: which pools, limits and scopes there are, and where a call belongs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from agentrm.core.kernel import KernelConfig
+from agentrm.core.kernel import Limit as KernelLimit
+from agentrm.core.kernel import Pool as KernelPool
+from agentrm.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agentrm.config import Config, Limit
+    from agentrm.scheduling.pool import PoolState
+
+NOMINAL_TOKENS_PER_LANE_S = 50
+"""What a lane is taken to process where no token limit says what tokens are worth (fairness only)."""
+MOST_TICKETS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The kernel's set-up and the names of what it numbers."""
+
+    kernel: KernelConfig
+    pools: tuple[str, ...]
+    accounts: tuple[str, ...]
+    limits: tuple[tuple[str, Limit], ...]
+    """(dotted key, limit) by the kernel's index."""
+    of_pool: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where one kind of call of one agent goes; made once and used for every such call."""
+
+    who: int
+    pool: PoolState
+    scope: int
+    agent: str
+    tenant: str
+    priority: str
+    kind: str
+    model: str | None
+
+
+def _costs(limits: tuple[Limit, ...], lanes: int) -> tuple[int, int]:
+    """What a request costs in microseconds of the whole pool, and a token in 1/256 of one."""
+    requests = [x.per * 1e6 / x.amount for x in limits if x.resource == "requests" and x.per]
+    tokens = [x.per * 1e6 / x.amount for x in limits if x.resource == "tokens" and x.per]
+    per_token = max(tokens) if tokens else 1e6 / (NOMINAL_TOKENS_PER_LANE_S * lanes)
+    return round(max(requests, default=0)), max(1, round(per_token * 256))
+
+
+def layout(config: Config, *, policy_name: Callable[[str], str]) -> Layout:
+    """Numbers everything. Pools with one account form one domain: they compete for its limits in one order."""
+    limits: list[tuple[str, Limit]] = []
+    of_account: dict[str, tuple[int, ...]] = {}
+    accounts = tuple(config.accounts)
+    for name, account in config.accounts.items():
+        of_account[name] = tuple(range(len(limits), len(limits) + len(account.limits)))
+        limits += [(f"accounts.{name}.limits[{i}]", x) for i, x in enumerate(account.limits)]
+    pools: list[KernelPool] = []
+    of_pool: dict[str, tuple[int, ...]] = {}
+    for number, (name, pool) in enumerate(config.pools.items()):
+        own = tuple(range(len(limits), len(limits) + len(pool.limits)))
+        limits += [(f"pools.{name}.limits[{i}]", x) for i, x in enumerate(pool.limits)]
+        of_pool[name] = own + of_account.get(pool.account or "", ())
+        request_cost, token_cost = _costs(config.limits_of(name), pool.lanes)
+        account_number = accounts.index(pool.account) if pool.account is not None else -1
+        pools.append(
+            KernelPool(
+                lanes=pool.lanes,
+                limits=of_pool[name],
+                zombies=config.zombies_of(name),
+                max_queued=config.waiting.max_queued,
+                policy=policy_name(config.scheduling.policy),
+                oversize_debt=pool.oversize == "debt",
+                domain=account_number if account_number >= 0 else len(accounts) + number,
+                account_scope=account_number,
+                request_cost_us=request_cost,
+                token_cost_q8=token_cost,
+            )
+        )
+    wanted = sum(p.lanes + p.zombies + min(p.max_queued, MOST_TICKETS) for p in pools) + 64
+    kernel = KernelConfig(
+        limits=tuple(
+            KernelLimit(x.resource, x.counting, x.amount, x.per or 0.0, x.burst or 0) for _, x in limits
+        ),
+        pools=tuple(pools),
+        tickets=min(wanted, MOST_TICKETS),
+        scopes=max(256, 4 * len(pools)),
+        backfill_passes=config.waiting.backfill.passes,
+        backfill_s=config.waiting.backfill.max_s,
+        boost_s=config.scheduling.boost_s,
+        quanta_s=_three(config.scheduling.quanta_s),
+        quanta_tokens=_three(config.scheduling.quanta_tokens),
+        owners=1,
+    )
+    return Layout(kernel, tuple(config.pools), accounts, tuple(limits), of_pool)
+
+
+def _three(values: tuple[float, ...]) -> tuple[float, float, float]:
+    a, b, c = values
+    return a, b, c
+
+
+def pool_for(config: Config, kind: str, pool: str | None, model: str | None) -> str:
+    """Explicit pool, else the first whose patterns match the model, else `default` (`tools` for tools)."""
+    if pool is not None:
+        if pool not in config.pools:
+            raise ConfigError("pool", pool, "one of " + ", ".join(config.pools))
+        return pool
+    if model is not None:
+        for name, candidate in config.pools.items():
+            if any(fnmatchcase(model, pattern) for pattern in candidate.models):
+                return name
+    if kind != "model" and kind in config.pools:
+        return kind
+    return "tools" if kind == "tool" else "default"

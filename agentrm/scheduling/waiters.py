@@ -1,0 +1,98 @@
+"""How a queued call sleeps and is woken: a thread on a lock of its own, a task on a future of its own loop.
+
+Nothing here is bound to one loop, and no primitive is shared by two waiters. Wake-ups of one batch go to each loop in
+one `call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+__all__ = ["Batch", "LoopWaiter", "ThreadWaiter", "Waiter"]
+
+
+class Waiter(Protocol):
+    """One sleeping call."""
+
+    def wake(self, batch: Batch, error: BaseException | None) -> None:
+        """Lets the call go on, or fail with `error`, once. May be called from any thread."""
+        ...
+
+
+class ThreadWaiter:
+    """A blocked thread."""
+
+    __slots__ = ("_lock", "error")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.error: BaseException | None = None
+
+    def wait(self) -> None:
+        self._lock.acquire()
+        if self.error is not None:
+            raise self.error
+
+    def wake(self, batch: Batch, error: BaseException | None) -> None:
+        self.error = error
+        self._lock.release()
+
+
+class LoopWaiter:
+    """A suspended task. `lost` is called if its loop turns out to be closed: nobody will ever go on."""
+
+    __slots__ = ("_loop", "_lost", "future")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]) -> None:
+        self._loop, self._lost = loop, lost
+        self.future: asyncio.Future[None] = loop.create_future()
+
+    def wake(self, batch: Batch, error: BaseException | None) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            self.set(error)
+        else:
+            batch.add(self._loop, self, error)
+
+    def set(self, error: BaseException | None) -> None:
+        if self.future.done():  # cancelled meanwhile: the canceller gives the grant back
+            return
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+
+    def lost(self) -> None:
+        self._lost()
+
+
+class Batch:
+    """The wake-ups of one kernel call that go to other threads' loops."""
+
+    __slots__ = ("_by_loop",)
+
+    def __init__(self) -> None:
+        self._by_loop: dict[Any, list[tuple[LoopWaiter, BaseException | None]]] | None = None
+
+    def add(self, loop: asyncio.AbstractEventLoop, waiter: LoopWaiter, error: BaseException | None) -> None:
+        if self._by_loop is None:
+            self._by_loop = {}
+        self._by_loop.setdefault(loop, []).append((waiter, error))
+
+    def send(self) -> None:
+        if self._by_loop is None:
+            return
+        for loop, waiters in self._by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_wake_all, waiters)
+            except RuntimeError:  # the loop is closed
+                for waiter, _ in waiters:
+                    waiter.lost()
+
+
+def _wake_all(waiters: list[tuple[LoopWaiter, BaseException | None]]) -> None:
+    for waiter, error in waiters:
+        waiter.set(error)
