@@ -16,6 +16,7 @@ from agentrm.limits.provider_errors import ProviderError, read_error
 
 if TYPE_CHECKING:
     from agentrm.limits.headers import HeaderLimits
+    from agentrm.scheduling.gate import Gate
     from agentrm.scheduling.lease import Lease
     from agentrm.scheduling.manager import ResourceManager
     from agentrm.scheduling.routing import Route
@@ -38,8 +39,8 @@ class _Closed:
 class Backoff:
     """The manager's memory of what providers refused, by scope."""
 
-    def __init__(self, rm: ResourceManager) -> None:
-        self._rm = rm
+    def __init__(self, rm: ResourceManager, gate: Gate) -> None:
+        self._rm, self._gate = rm, gate
         self.closed: dict[int, _Closed] = {}
         """Scopes that no wait opens."""
         self._refusals: dict[int, int] = {}
@@ -54,7 +55,7 @@ class Backoff:
     def _wide(self, route: Route) -> int:
         """The scope that stands for the whole account: without one, the pool's own."""
         scopes = self.scopes_of(route)
-        return scopes[1] if len(scopes) > 1 else self._rm._scope(route.pool, None)
+        return scopes[1] if len(scopes) > 1 else self._rm.scope_of(route.pool, None)
 
     # --- refusals ---
 
@@ -85,7 +86,7 @@ class Backoff:
             self._refusals[scope] = min(times + 1, 16)
         rm.kernel.penalise(scope, now + int((pause + spread) * 1e9), True, lease.granted_ns, now)
         self.trouble = True
-        rm._arm_at(now + int((pause + spread) * 1e9))
+        self._gate.arm_at(now + int((pause + spread) * 1e9))
 
     def _last_cut(self, scope: int) -> int:
         return int(self._rm.kernel.scope_info(scope).cut_ns)
@@ -98,12 +99,12 @@ class Backoff:
         where = f"account of pool {route.pool.name!r}" if error.scope == "account" else f"model {route.model or '*'!r}"
         self.closed[scope] = _Closed(rm.clock.now_ns() + int(for_s * 1e9), for_s, error, where)
         self.trouble = True
-        for waiting in list(rm._queued.values()):
+        for waiting in list(self._gate.queued.values()):
             if self._closing_of(waiting.route) is not None and waiting is not lease:
-                rm._refuse_waiting(waiting, self._refusal(waiting, self.closed[scope]))
+                self._gate.refuse_waiting(waiting, self._refusal(waiting, self.closed[scope]))
 
     def _closing_of(self, route: Route) -> _Closed | None:
-        for scope in (*self.scopes_of(route), self._rm._scope(route.pool, None)):
+        for scope in (*self.scopes_of(route), self._rm.scope_of(route.pool, None)):
             found = self.closed.get(scope)
             if found is not None and found.until_ns > self._rm.clock.now_ns():
                 return found
@@ -126,24 +127,24 @@ class Backoff:
     def opens_in_s(self, lease: Lease) -> float:
         """Seconds until the scopes of the call are open, 0 if they are."""
         now = self._rm.clock.now_ns()
-        until = max(self._rm.kernel.scope_info(s).closed_until_ns for s in self.scopes_of(lease.route))
+        until = max(int(self._rm.kernel.scope_info(s).closed_until_ns) for s in self.scopes_of(lease.route))
         return max(0.0, (until - now) / 1e9)
 
     # --- good news ---
 
     def succeeded(self, lease: Lease) -> None:
         """A call went through: its scopes work again."""
-        for scope in (*self.scopes_of(lease.route), self._rm._scope(lease.route.pool, None)):
+        for scope in (*self.scopes_of(lease.route), self._rm.scope_of(lease.route.pool, None)):
             self._refusals.pop(scope, None)
             self.closed.pop(scope, None)
         self.trouble = bool(self._refusals or self.closed)
 
     def reopen(self, pool: str | None) -> None:
         rm = self._rm
-        names = [pool] if pool is not None else list(rm._pools)
+        names = [pool] if pool is not None else list(rm.pools)
         for route in list(rm._routes.values()):
             if route.pool.name in names:
-                for scope in (*self.scopes_of(route), rm._scope(route.pool, None)):
+                for scope in (*self.scopes_of(route), rm.scope_of(route.pool, None)):
                     self.closed.pop(scope, None)
                     self._refusals.pop(scope, None)
                     rm.kernel.reopen(scope, rm.clock.now_ns())

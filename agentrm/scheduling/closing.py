@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrm.errors import ManagerClosed
+from agentrm.scheduling import refusals
 
 if TYPE_CHECKING:
     from agentrm.scheduling.manager import ResourceManager
@@ -29,23 +29,19 @@ class CloseReport:
 
 
 def _turn_away(rm: ResourceManager) -> int:
-    rm._closing = True
+    rm.gate.closing = True
     n = 0
-    for lease in list(rm._queued.values()):
-        error = ManagerClosed(
-            f"manager {rm.name!r} closed while the call of agent {lease.agent!r} waited; it was not sent",
-            pool=lease.pool, agent=lease.agent,
-        )  # fmt: skip
-        rm._refuse_waiting(lease, error)
+    for lease in list(rm.gate.queued.values()):
+        rm.gate.refuse_waiting(lease, refusals.closing(rm.name, lease))
         n += 1
-    rm._idle.clear()
-    if not rm._leases:
-        rm._idle.set()
+    rm.gate.idle.clear()
+    if not rm.gate.leases:
+        rm.gate.idle.set()
     return n
 
 
 def _report(rm: ResourceManager, turned_away: int) -> CloseReport:
-    for subscription in list(rm._subscriptions):
+    for subscription in list(rm.gate.subscriptions):
         subscription.close()
     return CloseReport(turned_away, rm.snapshot().holding)
 
@@ -53,13 +49,13 @@ def _report(rm: ResourceManager, turned_away: int) -> CloseReport:
 def close(rm: ResourceManager, timeout: float | None) -> CloseReport:
     turned_away = _turn_away(rm)
     if timeout is None or timeout > 0:
-        rm._idle.wait(timeout)
+        rm.gate.idle.wait(timeout)
     return _report(rm, turned_away)
 
 
 async def aclose(rm: ResourceManager, timeout: float | None) -> CloseReport:
     turned_away = _turn_away(rm)
-    if not rm._idle.is_set() and (timeout is None or timeout > 0):
+    if not rm.gate.idle.is_set() and (timeout is None or timeout > 0):
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -67,8 +63,8 @@ async def aclose(rm: ResourceManager, timeout: float | None) -> CloseReport:
             if not done.done():
                 done.set_result(None)
 
-        rm._on_idle.append(lambda: loop.call_soon_threadsafe(ended))
-        if rm._idle.is_set():
+        rm.gate.on_idle.append(lambda: loop.call_soon_threadsafe(ended))
+        if rm.gate.idle.is_set():
             ended()
         try:
             await asyncio.wait_for(done, timeout)

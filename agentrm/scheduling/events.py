@@ -75,7 +75,7 @@ class Subscription:
         self._at = rm.kernel.event_head()
         self._lock = threading.Lock()
         self.lost = 0
-        rm._subscriptions.append(self)
+        rm.gate.subscriptions.append(self)
 
     def pump(self) -> None:
         """Delivers what has happened. One thread delivers at a time, so events keep their order; a thread that finds another
@@ -97,5 +97,5 @@ class Subscription:
 
     def close(self) -> None:
         """No more events. Idempotent."""
-        if self in self._rm._subscriptions:
-            self._rm._subscriptions.remove(self)
+        if self in self._rm.gate.subscriptions:
+            self._rm.gate.subscriptions.remove(self)

@@ -129,33 +129,33 @@ class Lease:
 
     def acquire(self) -> Lease:
         """Waits for the lane, blocking this thread. Raises an AdmissionError if it is not to be had."""
-        if not self._rm._submit(self):
+        if not self._rm.gate.submit(self):
             waiter = ThreadWaiter()
-            if self._rm._register(self, waiter):
+            if self._rm.gate.register(self, waiter):
                 try:
                     waiter.wait()
                 except BaseException:
-                    self._rm._give_up(self)
+                    self._rm.gate.give_up(self)
                     raise
-                self._rm._granted(self)
+                self._rm.gate.granted(self)
         return self
 
     async def acquire_async(self) -> Lease:
         """Waits for the lane without blocking the loop. Cancellation leaves the queue at once."""
-        if not self._rm._submit(self):
+        if not self._rm.gate.submit(self):
             waiter = LoopWaiter(asyncio.get_running_loop(), self._lost)
-            if self._rm._register(self, waiter):
+            if self._rm.gate.register(self, waiter):
                 try:
                     await waiter.future
                 except BaseException:
-                    self._rm._give_up(self)
+                    self._rm.gate.give_up(self)
                     raise
-                self._rm._granted(self)
+                self._rm.gate.granted(self)
         return self
 
     def _lost(self) -> None:
         """Granted to a task whose loop is closed."""
-        self._rm._give_up(self)
+        self._rm.gate.give_up(self)
 
     def __enter__(self) -> Lease:
         self.acquire()
@@ -176,7 +176,7 @@ class Lease:
         now = self._rm.clock.now_ns()
         while lease is not None:
             if lease.state == RUNNING:
-                lease._rm._port.heartbeat(lease.handle, now)
+                lease._rm.gate.port.heartbeat(lease.handle, now)
                 silence = now - lease._beat_ns
                 if silence > lease._silence_ns:
                     lease._silence_ns = silence
@@ -196,12 +196,12 @@ class Lease:
     def fail(self, exc: BaseException) -> ProviderError | None:
         """Tells the scope of the call what its provider answered, and ends the lease. Returns what the error means, None
         if it is not a provider's. The caller raises or retries as it sees fit."""
-        return self._rm._failed(self, exc)
+        return self._rm.gate.failed(self, exc)
 
     def abandon(self) -> None:
         """The caller left while work goes on that cannot be stopped (a blocked thread): the lane is free, the work is a
         zombie until `release` is called at its end."""
-        self._rm._abandon(self)
+        self._rm.gate.abandon(self)
 
     def guard(self) -> Guard:
         """A context manager round one await (or one blocking call) of the leased work. Inside, calls are nested in this
@@ -212,7 +212,7 @@ class Lease:
 
     def release(self) -> None:
         """Frees the lane. Again, late or from elsewhere it does nothing."""
-        self._rm._release(self, False)
+        self._rm.gate.release(self, False)
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         token = self._token
@@ -222,7 +222,7 @@ class Lease:
                 _current.reset(token)
             except ValueError:  # left in another context than it was entered in
                 _current.set(None)
-        self._rm._release(self, kind is not None)
+        self._rm.gate.release(self, kind is not None)
         if self.error is not None and kind is None:
             raise self.error
 

@@ -1,4 +1,4 @@
-"""What the manager knows of a pool besides the kernel: counters, what is usual, and how hangs are told from slowness."""
+"""What the manager knows of a pool besides the kernel: counters, what is usual, how a hang is told from slowness."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Progress:
     __slots__ = ("_seen",)
 
     def __init__(self) -> None:
-        self._seen: deque[float] = deque(maxlen=64)
+        self._seen: deque[int] = deque(maxlen=64)
 
-    def observe(self, longest_silence_s: float) -> None:
-        self._seen.append(longest_silence_s)
+    def observe(self, longest_silence_ns: int) -> None:
+        self._seen.append(longest_silence_ns)
 
     def limit_s(self) -> float:
         if len(self._seen) < 4:
             return UNKNOWN_S
-        return min(CEILING_S, max(FLOOR_S, MARGIN * max(self._seen)))
+        return min(CEILING_S, max(FLOOR_S, MARGIN * max(self._seen) / 1e9))
 
 
 class PoolState:

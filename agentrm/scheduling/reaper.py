@@ -14,6 +14,7 @@ from agentrm.errors import IdleTimeout, LeaseError, RunTimeout
 from agentrm.scheduling.lease import ENDED, FAILED, REAPED, RUNNING, Lease
 
 if TYPE_CHECKING:
+    from agentrm.scheduling.gate import Gate
     from agentrm.scheduling.manager import ResourceManager
 
 __all__ = ["Sweeper"]
@@ -24,8 +25,8 @@ log = logging.getLogger("agentrm")
 class Sweeper:
     """The manager's reaper."""
 
-    def __init__(self, rm: ResourceManager) -> None:
-        self._rm = rm
+    def __init__(self, rm: ResourceManager, gate: Gate) -> None:
+        self._rm, self._gate = rm, gate
         self.active = False
 
     def start(self) -> None:
@@ -35,30 +36,30 @@ class Sweeper:
         rm.clock.call_at(rm.clock.now_ns() + int(rm.config.reaper.sweep_s * 1e9), self.sweep)
 
     def sweep(self) -> None:
-        rm = self._rm
+        rm, gate = self._rm, self._gate
         now = rm.clock.now_ns()
         for handle, reason in list(rm.kernel.overdue(now)):
-            lease = rm._leases.get(handle) or rm._queued.get(handle)
+            lease = gate.leases.get(handle) or gate.queued.get(handle)
             if lease is not None:
                 self.reap(lease, reason)
-        if rm._leases or rm._queued:
+        if gate.leases or gate.queued:
             self.start()
         else:
             self.active = False
-            if rm._leases or rm._queued:  # one came in between
+            if gate.leases or gate.queued:  # one came in between
                 self.start()
 
     def reap(self, lease: Lease, reason: str) -> None:
         """Takes the lane away. The transition is the kernel's: if the call ended in this very moment, nothing happens."""
-        rm = self._rm
+        rm, gate = self._rm, self._gate
         error = self._error(lease, reason)
         task = lease._task
         # A task is interrupted, and a grant that nobody came to fetch is just taken back: the work is over with it.
         if task is not None or lease.state != RUNNING:
-            rc = rm._port.settle(lease.handle, FAILED | lease.tokens << 2, rm._now())
+            rc = gate.port.settle(lease.handle, FAILED | lease.tokens << 2, rm.clock.now_ns())
             after = ENDED
         else:
-            rc = rm._port.reap(lease.handle, rm._now())
+            rc = gate.port.reap(lease.handle, rm.clock.now_ns())
             after = REAPED
         if rc == lib.ARM_E_STALE:
             return
@@ -66,14 +67,14 @@ class Sweeper:
         lease.state = after
         lease.route.pool.reaped += 1
         if after == ENDED:
-            rm._leases.pop(lease.handle, None)
+            gate.leases.pop(lease.handle, None)
         if task is not None:
             try:
                 task.get_loop().call_soon_threadsafe(lease._interrupt)
             except RuntimeError:  # its loop is closed: nobody is left to interrupt
                 lease._task = None
-        rm._deliver()
-        rm._arm()
+        gate.deliver()
+        gate.arm()
         if lease._on_reap is not None:
             try:
                 lease._on_reap(lease, error)

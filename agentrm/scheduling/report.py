@@ -93,7 +93,7 @@ class Statistics:
 def statistics(rm: ResourceManager) -> Statistics:
     now = rm.clock.now_ns()
     pools = {}
-    for name, pool in rm._pools.items():
+    for name, pool in rm.pools.items():
         info = rm.kernel.pool_info(pool.index)
         pools[name] = PoolStatistics(
             info.lanes, info.used, info.waiting, info.dead, pool.granted, pool.settled, pool.failed, pool.refunded,
@@ -119,7 +119,7 @@ def snapshot(rm: ResourceManager) -> Snapshot:
     found: dict[str, list[LeaseInfo]] = {"running": [], "waiting": [], "zombie": []}
     for t in rm.kernel.tickets():
         state = STATES[t.state]
-        lease = rm._leases.get(t.handle) or rm._queued.get(t.handle)
+        lease = rm.gate.leases.get(t.handle) or rm.gate.queued.get(t.handle)
         since = t.submitted_ns if state == "waiting" else t.granted_ns
         found[state].append(
             LeaseInfo(

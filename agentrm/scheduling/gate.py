@@ -1,0 +1,314 @@
+"""The gate: the way of a lease into the kernel and out of it, and who is woken when.
+
+Every operation that can grant lanes is followed by `deliver`, in whichever thread did it, so a lane that comes free is
+handed on before anything else happens. One timer stands for all that wait for time to pass.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from agentrm.clock import Timer
+from agentrm.core._agentrm_core import lib
+from agentrm.core.kernel import Port
+from agentrm.errors import AdmissionError
+from agentrm.scheduling import refusals
+from agentrm.scheduling.backoff import Backoff
+from agentrm.scheduling.lease import DONE, ENDED, FAILED, NEW, REAPED, REFUND, RUNNING, WAITING, Lease
+from agentrm.scheduling.reaper import Sweeper
+from agentrm.scheduling.waiters import Batch, Waiter
+
+if TYPE_CHECKING:
+    from agentrm.limits.provider_errors import ProviderError
+    from agentrm.scheduling.events import Subscription
+    from agentrm.scheduling.manager import ResourceManager
+
+__all__ = ["Gate"]
+
+_RESUMED, _TRY = lib.ARM_F_RESUMED << 12, lib.ARM_F_TRY << 12
+_E_AGENT, _E_QUEUE, _E_STATE = lib.ARM_E_AGENT, lib.ARM_E_QUEUE, lib.ARM_E_STATE
+
+
+class _Mark:
+    """A place in the table of waiters that is not a waiter."""
+
+    def wake(self, batch: Batch, error: BaseException | None) -> None:
+        """Nobody sleeps here."""
+
+
+_GRANTED, _DROPPED = _Mark(), _Mark()
+
+
+class Gate:
+    """One manager's traffic with its kernel. Safe from any thread: tables change by single atomic dict operations, and
+    every race (grant or cancel, reap or settle) is decided by the kernel's answer."""
+
+    def __init__(self, rm: ResourceManager) -> None:
+        self.rm = rm
+        self.clock = rm.clock
+        self.port = Port(rm.kernel, rm.layout.kernel.tickets)
+        self.waiters: dict[int, Waiter] = {}
+        self.queued: dict[int, Lease] = {}
+        self.leases: dict[int, Lease] = {}
+        self.backoff = Backoff(rm, self)
+        self.sweeper = Sweeper(rm, self)
+        self.subscriptions: list[Subscription] = []
+        self.closing = False
+        self.idle = threading.Event()
+        self.on_idle: list[Callable[[], object]] = []
+        self._max_wait = rm.config.waiting.max_s
+        self._timer: Timer | None = None
+        self._timer_lock = threading.Lock()
+
+    def submit(self, lease: Lease, *, only_try: bool = False) -> bool:
+        """True: the lane is granted. False: the lease waits and must be registered (or, with the try flag, is refused)."""
+        if lease.state != NEW:
+            raise AdmissionError(f"{lease!r} was used before; ask for a new lease for each call", agent=lease.agent)
+        if self.closing:
+            raise refusals.closing(self.rm.name, lease)
+        route, parent = lease.route, lease._parent
+        if self.backoff.closed:
+            self.backoff.refuse_if_closed(lease)
+        state = route.pool
+        now = self.clock.now_ns()
+        who = route.who
+        if lease.resumed:
+            who |= _RESUMED
+        if only_try:
+            who |= _TRY
+        rc = self.port.submit(
+            who,
+            lease.tokens,
+            now,
+            state.idle_us(route.kind, lease._idle_s),
+            state.run_us(lease._run_s),
+            0 if parent is None else parent.handle,
+            lease._memory,
+        )
+        if rc < 0:
+            return self._refused(lease, rc, only_try)
+        lease.handle = rc >> 1
+        lease.submitted_ns = now
+        if rc & 1:
+            lease.granted_ns = lease._beat_ns = now
+            lease.state = RUNNING
+            self.leases[lease.handle] = lease
+            if not self.sweeper.active:
+                self.sweeper.start()
+            state.granted += 1
+            if self.waiters:
+                self.deliver()
+            if self.subscriptions:
+                self.publish()
+            return True
+        lease.state = WAITING
+        return False
+
+    def _refused(self, lease: Lease, rc: int, only_try: bool) -> bool:
+        if rc == _E_AGENT:  # its slot was given to another name meanwhile
+            lease.route = self.rm.renew(lease.route)
+            return self.submit(lease, only_try=only_try)
+        if rc == _E_QUEUE and only_try:
+            self.deliver()
+            return False
+        raise refusals.of_code(rc, lease, self.rm)
+
+    def register(self, lease: Lease, waiter: Waiter) -> bool:
+        """Puts a queued lease to sleep. False: it was granted between the submit and now."""
+        handle = lease.handle
+        lease.route.pool.queued += 1
+        self.queued[handle] = lease
+        if self.waiters.setdefault(handle, waiter) is _GRANTED:
+            del self.waiters[handle]
+            self.granted(lease)
+            return False
+        wait_max = lease._wait_max if lease._wait_max is not None else self._max_wait
+        if wait_max is not None:
+            opens = self.backoff.opens_in_s(lease)
+            if opens > wait_max:
+                error = refusals.queue_timeout(lease, wait_max, opens)
+                self.give_up(lease)
+                raise error
+            due = lease.submitted_ns + int(wait_max * 1e9)
+            lease._timer = self.clock.call_at(due, lambda: self._expire(lease, wait_max))
+        if lease.refusal is not None:  # taken out of the queue before it was registered
+            self.waiters.pop(handle, None)
+            raise lease.refusal
+        if not self.sweeper.active:
+            self.sweeper.start()
+        self.deliver()
+        self.arm()
+        return True
+
+    def granted(self, lease: Lease) -> None:
+        """Runs in the caller's own thread or task, once, after its lane was granted."""
+        state = lease.route.pool
+        self.queued.pop(lease.handle, None)
+        if lease._timer is not None:
+            lease._timer.cancel()
+        if lease.error is not None:  # its loop was stuck for so long that the lane was taken back
+            raise lease.error
+        now = self.clock.now_ns()
+        lease.granted_ns = lease._beat_ns = now
+        lease.state = RUNNING
+        self.leases[lease.handle] = lease
+        if not self.sweeper.active:
+            self.sweeper.start()
+        state.granted += 1
+        state.waited_s += (now - lease.submitted_ns) / 1e9
+
+    def deliver(self) -> None:
+        """Wakes whoever was granted a lane by the last operations, whichever thread did them."""
+        take, waiters = self.port.take, self.waiters
+        handle = take()
+        if not handle:
+            return
+        batch = Batch()
+        while handle:
+            waiter = waiters.setdefault(handle, _GRANTED)
+            if waiter is not _GRANTED:
+                del waiters[handle]
+                waiter.wake(batch, None)
+            handle = take()
+        batch.send()
+        if self.subscriptions:
+            self.publish()
+
+    def give_up(self, lease: Lease) -> None:
+        """The caller left the queue: cancelled, interrupted, expired, or its loop is closed."""
+        handle = lease.handle
+        self.queued.pop(handle, None)
+        if lease._timer is not None:
+            lease._timer.cancel()
+        if lease.state != WAITING:
+            self.release(lease, True)
+            return
+        lease.state = ENDED
+        rc = self.port.cancel(handle, self.clock.now_ns())
+        waiter = self.waiters.pop(handle, None)
+        if rc == _E_STATE:  # granted at this very moment: the lane goes on to the next
+            if waiter is not None and self.waiters.setdefault(handle, _DROPPED) is _GRANTED:
+                del self.waiters[handle]
+            self.port.settle(handle, REFUND, self.clock.now_ns())
+            lease.route.pool.refunded += 1
+        elif rc >= 0:
+            lease.route.pool.cancelled += 1
+        self.deliver()
+        self.arm()
+
+    def _expire(self, lease: Lease, wait_max: float) -> None:
+        if lease.state == WAITING:
+            self.refuse_waiting(lease, refusals.queue_timeout(lease, wait_max, self.backoff.opens_in_s(lease)))
+
+    def refuse_waiting(self, lease: Lease, error: BaseException) -> None:
+        """Takes a lease out of the queue and lets its caller fail, unless it was granted meanwhile."""
+        if self.port.cancel(lease.handle, self.clock.now_ns()) >= 0:
+            lease.refusal = error
+            lease.state = ENDED
+            if lease._timer is not None:
+                lease._timer.cancel()
+            lease.route.pool.cancelled += 1
+            self.queued.pop(lease.handle, None)
+            waiter = self.waiters.pop(lease.handle, None)
+            if waiter is not None:
+                batch = Batch()
+                waiter.wake(batch, error)
+                batch.send()
+        self.deliver()
+        self.arm()
+
+    # --- the way out ---
+
+    def release(self, lease: Lease, failed: bool) -> None:
+        """Ends the lease, whatever state it is in. Whoever takes it out of the table settles it: once."""
+        state = lease.state
+        if state == WAITING:
+            self.give_up(lease)
+        elif self.leases.pop(lease.handle, None) is not None:
+            lease.state = ENDED
+            used = lease._used
+            if lease._refund:
+                how = REFUND
+            elif used is not None:
+                how = (FAILED if failed else DONE) | used << 2
+            else:
+                how = FAILED | lease._input << 2 if failed else DONE | lease.tokens << 2
+            self._settle(lease, how, state)
+        elif state == NEW:
+            lease.state = ENDED
+
+    def _settle(self, lease: Lease, how: int, state: str) -> None:
+        pool, outcome = lease.route.pool, how & 3
+        now = self.clock.now_ns()
+        rc = self.port.settle(lease.handle, how, now)
+        if state == RUNNING:
+            if outcome == DONE:
+                pool.settled += 1
+                if lease._used is not None:
+                    pool.learn_tokens(lease._used)
+                if lease.route.kind == "model":
+                    pool.progress.observe(max(lease._silence_ns, now - lease._beat_ns))
+                if self.backoff.trouble:
+                    self.backoff.succeeded(lease)
+            elif outcome == REFUND:
+                pool.refunded += 1
+            else:
+                pool.failed += 1
+        if rc > 0 or self.waiters:
+            self.deliver()
+            self.arm()
+        if self.subscriptions:
+            self.publish()
+        if self.closing and not self.leases:
+            self.idle.set()
+            while self.on_idle:
+                self.on_idle.pop()()
+
+    def failed(self, lease: Lease, exc: BaseException) -> ProviderError | None:
+        """Tells the scope what its provider answered and ends the lease; a refused call is charged no tokens."""
+        error = self.backoff.failed(lease, exc)
+        if self.leases.pop(lease.handle, None) is not None:
+            state, lease.state = lease.state, ENDED
+            charge = 0 if error is not None and error.kind in ("rate", "quota", "auth") else lease._input
+            used = charge if lease._used is None else lease._used
+            self._settle(lease, REFUND if lease._refund else FAILED | used << 2, state)
+        return error
+
+    def abandon(self, lease: Lease) -> None:
+        """The caller left, its work goes on: a zombie until the lease is released."""
+        if lease.state == RUNNING and self.port.reap(lease.handle, self.clock.now_ns()) >= 0:
+            lease.state = REAPED
+            self.deliver()
+            self.arm()
+
+    # --- time ---
+
+    def arm(self) -> None:
+        """Sets the one timer to the earliest time at which a waiting call can run without anybody settling."""
+        due = self.port.due()
+        if due >= 0:
+            self.arm_at(due)
+
+    def arm_at(self, due: int) -> None:
+        """Looks again at `due` (nanoseconds) at the latest."""
+        with self._timer_lock:
+            if self._timer is not None:
+                if self._timer.fn is not None and self._timer.when_ns <= due:
+                    return
+                self._timer.cancel()
+            self._timer = self.clock.call_at(due, self.tick)
+
+    def tick(self) -> None:
+        """Grants what time has made possible."""
+        with self._timer_lock:
+            self._timer = None
+        self.port.advance(self.clock.now_ns())
+        self.deliver()
+        self.arm()
+
+    def publish(self) -> None:
+        """Brings the subscribers up to date."""
+        for subscription in list(self.subscriptions):
+            subscription.pump()

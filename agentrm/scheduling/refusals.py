@@ -1,0 +1,60 @@
+"""What a caller is told when its call is not admitted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agentrm.core._agentrm_core import lib
+from agentrm.errors import AgentRMError, KernelError, ManagerClosed, QueueFull, QueueTimeout, RequestTooLarge
+
+if TYPE_CHECKING:
+    from agentrm.scheduling.lease import Lease
+    from agentrm.scheduling.manager import ResourceManager
+
+RETRY_S = 1.0
+
+
+def closing(name: str, lease: Lease) -> ManagerClosed:
+    return ManagerClosed(
+        f"manager {name!r} is closing or closed; the call of agent {lease.agent!r} was not sent. Make a new manager",
+        pool=lease.pool, agent=lease.agent,
+    )  # fmt: skip
+
+
+def queue_timeout(lease: Lease, wait_max: float, opens_in_s: float) -> QueueTimeout:
+    when = f"; the provider's scope is usable in {opens_in_s:.3g} s" if opens_in_s else ""
+    return QueueTimeout(
+        f"the call of agent {lease.agent!r} may wait {wait_max:g} s in the queue of {lease.pool!r} (queue wait) and got no "
+        f"lane{when}. Nothing was sent; retry, wait longer (wait_max), or add lanes",
+        pool=lease.pool, agent=lease.agent, is_retryable=True, retry_after=opens_in_s or None,
+    )  # fmt: skip
+
+
+def of_code(code: int, lease: Lease, rm: ResourceManager) -> AgentRMError:
+    """The error for a kernel's refusal of a submit."""
+    if code == lib.ARM_E_TOO_LARGE:
+        return _too_large(lease, rm)
+    if code in (lib.ARM_E_QUEUE, lib.ARM_E_FULL):
+        bound = (
+            f"{rm.config.waiting.max_queued} waiting calls, as many as waiting.max_queued allows"
+            if code == lib.ARM_E_QUEUE
+            else f"{rm.layout.kernel.tickets} live calls in all pools, as many as the kernel's table"
+        )
+        return QueueFull(
+            f"{lease.pool!r} holds {bound}; the call of agent {lease.agent!r} was not queued. Retry later or raise the bound",
+            pool=lease.pool, agent=lease.agent, is_retryable=True, retry_after=RETRY_S,
+        )  # fmt: skip
+    return KernelError(f"the kernel refused the call of agent {lease.agent!r} in {lease.pool!r} (code {code})")
+
+
+def _too_large(lease: Lease, rm: ResourceManager) -> RequestTooLarge:
+    need = {"requests": 1, "tokens": lease.tokens, "memory": lease._memory}
+    for index in lease.route.pool.limits:
+        key, limit = rm.layout.limits[index]
+        if need[limit.resource] > limit.capacity:
+            return RequestTooLarge(
+                f"the call of agent {lease.agent!r} asks for {need[limit.resource]} {limit.resource} and {key} never holds "
+                f"more than {limit.capacity}. Ask for less, raise the limit, or set pools.{lease.pool}.oversize to debt",
+                pool=lease.pool, agent=lease.agent,
+            )  # fmt: skip
+    raise AssertionError("the kernel found a limit too small and the manager none")
