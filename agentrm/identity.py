@@ -9,9 +9,8 @@ Set it once round an agent's work and every call made inside, in tasks and conte
 from __future__ import annotations
 
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["PRIORITIES", "Identity", "Priority", "current_identity", "identity"]
 
@@ -19,8 +18,7 @@ Priority = Literal["interactive", "subagent", "background"]
 PRIORITIES: tuple[Priority, ...] = ("interactive", "subagent", "background")
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """What is known about the caller; None where nothing was said."""
 
     agent: str | None = None
@@ -57,7 +55,7 @@ class identity:
         self._token: Token[Identity] | None = None
 
     def __enter__(self) -> Identity:
-        new = replace(_identity.get(), **self._fields)  # type: ignore[arg-type]
+        new = _identity.get()._replace(**self._fields)  # type: ignore[arg-type]
         self._token = _identity.set(new)
         return new
 

@@ -17,7 +17,6 @@ argument is."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 from agentrm.errors import ConfigError
@@ -26,7 +25,7 @@ from agentrm.identity import PRIORITIES, Identity
 __all__ = ["PRIORITIES", "Identity", "first_answers", "identity_of", "read_identity"]
 
 _PREFIX = "agentrm_"
-_NAMES = tuple(field.name for field in fields(Identity))
+_NAMES = Identity._fields
 
 
 def identity_of(where: str, given: Mapping[str, Any]) -> Identity:

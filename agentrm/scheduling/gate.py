@@ -48,6 +48,7 @@ class Gate:
     def __init__(self, rm: ResourceManager) -> None:
         self.rm = rm
         self.clock = rm.clock
+        self._now = rm.clock.now_ns
         self.port = Port(rm.kernel, rm.layout.kernel.tickets)
         self.waiters: dict[int, Waiter] = {}
         self.queued: dict[int, Lease] = {}
@@ -72,7 +73,7 @@ class Gate:
         if self.backoff.closed:
             self.backoff.refuse_if_closed(lease)
         state = route.pool
-        now = self.clock.now_ns()
+        now = self._now()
         who = route.who
         if lease.resumed:
             who |= _RESUMED
@@ -150,7 +151,7 @@ class Gate:
             lease._timer.cancel()
         if lease.error is not None:  # its loop was stuck for so long that the lane was taken back
             raise lease.error
-        now = self.clock.now_ns()
+        now = self._now()
         lease.granted_ns = lease._beat_ns = now
         lease.state = RUNNING
         self.leases[lease.handle] = lease
@@ -186,12 +187,12 @@ class Gate:
             self.release(lease, True)
             return
         lease.state = ENDED
-        rc = self.port.cancel(handle, self.clock.now_ns())
+        rc = self.port.cancel(handle, self._now())
         waiter = self.waiters.pop(handle, None)
         if rc == _E_STATE:  # granted at this very moment: the lane goes on to the next
             if waiter is not None and self.waiters.setdefault(handle, _DROPPED) is _GRANTED:
                 del self.waiters[handle]
-            self.port.settle(handle, REFUND, self.clock.now_ns())
+            self.port.settle(handle, REFUND, self._now())
             lease.route.pool.refunded += 1
         elif rc >= 0:
             lease.route.pool.cancelled += 1
@@ -204,7 +205,7 @@ class Gate:
 
     def refuse_waiting(self, lease: Lease, error: BaseException) -> None:
         """Takes a lease out of the queue and lets its caller fail, unless it was granted meanwhile."""
-        if self.port.cancel(lease.handle, self.clock.now_ns()) >= 0:
+        if self.port.cancel(lease.handle, self._now()) >= 0:
             lease.refusal = error
             lease.state = ENDED
             if lease._timer is not None:
@@ -241,7 +242,7 @@ class Gate:
 
     def _settle(self, lease: Lease, how: int, state: str) -> None:
         pool, outcome = lease.route.pool, how & 3
-        now = self.clock.now_ns()
+        now = self._now()
         rc = self.port.settle(lease.handle, how, now)
         if state == RUNNING:
             if outcome == DONE:
@@ -278,7 +279,7 @@ class Gate:
 
     def abandon(self, lease: Lease) -> None:
         """The caller left, its work goes on: a zombie until the lease is released."""
-        if lease.state == RUNNING and self.port.reap(lease.handle, self.clock.now_ns()) >= 0:
+        if lease.state == RUNNING and self.port.reap(lease.handle, self._now()) >= 0:
             lease.state = REAPED
             self.deliver()
             self.arm()
@@ -304,7 +305,7 @@ class Gate:
         """Grants what time has made possible."""
         with self._timer_lock:
             self._timer = None
-        self.port.advance(self.clock.now_ns())
+        self.port.advance(self._now())
         self.deliver()
         self.arm()
 

@@ -44,33 +44,32 @@ def current_lease() -> Lease | None:
 class Lease:
     """See the module. Made by `ResourceManager.lease`, which says what the arguments mean."""
 
-    __slots__ = (
-        "__weakref__", "_beat_ns", "_idle_s", "_input", "_interrupted", "_memory", "_on_reap", "_parent", "_refund",
-        "_rm", "_run_s", "_silence_ns", "_task", "_timer", "_token", "_used", "_wait_max", "error", "granted_ns", "handle",
-        "refusal", "resumed", "route", "session", "state", "submitted_ns", "tokens",
-    )  # fmt: skip
+    # Most leases need few of these: what stays at its default lives in the class.
+    state = NEW
+    handle = 0
+    session: str | None = None
+    resumed = False
+    submitted_ns = granted_ns = 0
+    error: LeaseError | None = None
+    """Why the lease was taken away."""
+    refusal: BaseException | None = None
+    """Why it was taken out of the queue."""
+    _used: int | None = None
+    _refund = False
+    _wait_max: float | None = None
+    _idle_s: float | None = None
+    _run_s: float | None = None
+    _memory = 0
+    _on_reap: Callable[[Lease, LeaseError], object] | None = None
+    _timer: Timer | None = None
+    _task: asyncio.Task[object] | None = None
+    _token: Token[Lease | None] | None = None
+    _interrupted = False
+    _beat_ns = _silence_ns = 0
 
     def __init__(self, rm: ResourceManager, route: Route, parent: Lease | None, tokens: int) -> None:
         self._rm, self.route, self._parent, self.tokens = rm, route, parent, tokens
-        self.state = NEW
-        self.handle = 0
-        self._used: int | None = None
-        self._refund = False
-        self._wait_max: float | None = None
-        self._timer: Timer | None = None
-        self.refusal: BaseException | None = None
-        self._task: asyncio.Task[object] | None = None
-        self._token: Token[Lease | None] | None = None
-        self.error: LeaseError | None = None
-        self._interrupted = False
-        self._idle_s: float | None = None
-        self._run_s: float | None = None
         self._input = tokens
-        self._memory = 0
-        self._on_reap: Callable[[Lease, LeaseError], object] | None = None
-        self.session: str | None = None
-        self.resumed = False
-        self.submitted_ns = self.granted_ns = self._beat_ns = self._silence_ns = 0
 
     # --- what it is ---
 

@@ -29,6 +29,7 @@ __all__ = ["ResourceManager"]
 
 AUTO: Any = object()
 MOST_ROUTES = 50_000
+MOST_TOKENS = 2_000_000_000
 
 
 class ResourceManager:
@@ -131,7 +132,7 @@ class ResourceManager:
             if parent is not None and (parent.state != RUNNING or parent._rm is not self):
                 parent = None
         who = _identity.get()
-        key = (agent, priority, tenant, kind, pool, model, who, parent is not None)
+        key = (agent, priority, tenant, kind, pool, model, who, parent is None)
         route = self._routes.get(key)
         if route is None:
             route = self._route(key, who, parent)
@@ -140,16 +141,22 @@ class ResourceManager:
                 tokens = int(route.pool.mean_tokens)
             else:
                 tokens = (input_tokens or 0) + (max_output_tokens or 0)
-        if type(tokens) is not int or not 0 <= tokens <= 2_000_000_000:
-            raise ConfigError("tokens", tokens, "a whole number from 0 to 2,000,000,000")
+        if type(tokens) is not int or not 0 <= tokens <= MOST_TOKENS:
+            raise ConfigError("tokens", tokens, f"a whole number from 0 to {MOST_TOKENS}")
         lease = Lease(self, route, parent, tokens)
         if input_tokens is not None:
             lease._input = input_tokens
         if wait_max is not None or idle_s is not None or run_s is not None:
             lease._wait_max = _seconds("wait_max", wait_max, zero=True)
             lease._idle_s, lease._run_s = _seconds("idle_s", idle_s), _seconds("run_s", run_s)
-        lease._memory, lease._on_reap, lease.resumed = memory, on_reap, resumed
-        lease.session = session or who.session
+        if memory:
+            lease._memory = memory
+        if on_reap is not None:
+            lease._on_reap = on_reap
+        if resumed:
+            lease.resumed = True
+        if session or who.session:
+            lease.session = session or who.session
         return lease
 
     def try_lease(self, **asked: Any) -> Lease | None:

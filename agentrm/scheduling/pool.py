@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,30 +18,35 @@ MARGIN = 6.0
 class Progress:
     """How long a healthy call of this pool has gone without a chunk, and from that how long is too long.
 
-    The limit is six times the longest silence of the last 64 healthy calls, at least 60 s and at most 300 s, and 120 s
-    while fewer than four calls were seen. A call without streaming is one silence from start to end.
+    The limit is six times the longest silence of the last 64 to 128 healthy calls, at least 60 s and at most 300 s, and
+    120 s while fewer than four calls were seen. A call without streaming is one silence from start to end.
     """
 
-    __slots__ = ("_seen",)
+    __slots__ = ("_before", "_count", "_longest", "limit_us")
 
     def __init__(self) -> None:
-        self._seen: deque[int] = deque(maxlen=64)
+        self._longest = self._before = self._count = 0
+        self.limit_us = int(UNKNOWN_S * 1e6)
 
     def observe(self, longest_silence_ns: int) -> None:
-        self._seen.append(longest_silence_ns)
-
-    def limit_s(self) -> float:
-        if len(self._seen) < 4:
-            return UNKNOWN_S
-        return min(CEILING_S, max(FLOOR_S, MARGIN * max(self._seen) / 1e9))
+        self._count += 1
+        if longest_silence_ns > self._longest:
+            self._longest = longest_silence_ns
+        elif self._count != 4 and self._count < 64:
+            return
+        if self._count >= 4:
+            seconds = MARGIN * max(self._longest, self._before) / 1e9
+            self.limit_us = int(min(CEILING_S, max(FLOOR_S, seconds)) * 1e6)
+        if self._count == 64:
+            self._before, self._longest, self._count = self._longest, 0, 4
 
 
 class PoolState:
     """One pool at run time."""
 
     __slots__ = (
-        "_idle_setting", "cancelled", "config", "failed", "granted", "index", "lanes", "limits", "mean_tokens", "name",
-        "progress", "queued", "reaped", "recover", "refunded", "retry_attempts", "run_s", "settled", "token_limited",
+        "_idle_us", "_run_us", "cancelled", "config", "failed", "granted", "index", "lanes", "limits", "mean_tokens", "name",
+        "progress", "queued", "reaped", "recover", "refunded", "retry_attempts", "settled", "token_limited",
         "waited_s",
     )  # fmt: skip
 
@@ -51,8 +55,8 @@ class PoolState:
         self.lanes = config.lanes
         self.retry_attempts = config.retry.attempts
         self.recover = reaper.recover
-        self.run_s = reaper.run_s
-        self._idle_setting = reaper.idle_s
+        self._run_us = int(reaper.run_s * 1e6)
+        self._idle_us = None if reaper.idle_s == "auto" else int(reaper.idle_s * 1e6)
         self.progress = Progress()
         self.mean_tokens = 0.0
         self.granted = self.queued = self.settled = self.failed = self.refunded = self.cancelled = self.reaped = 0
@@ -64,13 +68,13 @@ class PoolState:
             return 0 if math.isinf(asked_s) else int(asked_s * 1e6)
         if kind != "model":
             return 0
-        setting = self._idle_setting
-        return int((self.progress.limit_s() if setting == "auto" else float(setting)) * 1e6)
+        return self.progress.limit_us if self._idle_us is None else self._idle_us
 
     def run_us(self, asked_s: float | None) -> int:
         """Run limit of a call in microseconds, 0 for none."""
-        seconds = self.run_s if asked_s is None else asked_s
-        return 0 if math.isinf(seconds) else int(seconds * 1e6)
+        if asked_s is None:
+            return self._run_us
+        return 0 if math.isinf(asked_s) else int(asked_s * 1e6)
 
     def learn_tokens(self, used: int) -> None:
         self.mean_tokens += (used - self.mean_tokens) / 16 if self.mean_tokens else used
