@@ -19,7 +19,7 @@ from agentrm.context.sessions.errors import (
 from agentrm.context.sessions.resources import Resource
 from agentrm.context.sessions.session import Recovery, Session
 from agentrm.context.sessions.snapshot import Snapshot
-from agentrm.context.sessions.state import Pending
+from agentrm.context.sessions.state import Pending, blob_prefix
 from agentrm.context.sessions.store import Card, SessionStore
 from agentrm.context.sessions.sweep import Swept, Woken, sweep, wake
 from agentrm.context.sessions.verify import Verified, verify
@@ -54,6 +54,7 @@ __all__ = [
     "Verified",
     "Woken",
     "arun_call",
+    "blob_prefix",
     "run_call",
     "running",
     "sweep",
