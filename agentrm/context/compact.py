@@ -34,8 +34,8 @@ from agentrm.context.worth import Candidate, Index, Worth
 
 # Shares of the room that the fixed part leaves, for chat and for tool work; a history in between gets a
 # share in between.
-_TAIL = (0.10, 0.66)
-_FACTS = (0.03, 0.24)
+_TAIL = (0.06, 0.66)
+_FACTS = (0.02, 0.24)
 _PROSE = 0.2
 _TAIL_ASKED = 0.04
 _RESULT_CAP = 0.4  # of the tail's room, for one step's results

@@ -153,7 +153,7 @@ def fact_value(fact: Fact, newest: int) -> float:
         value *= 1.2
     age = max(0, newest - fact.order)
     value *= 0.35 + 0.65 * 0.5 ** (age / 60)
-    return value * (0.25 if fact.superseded else 1.0)
+    return float(value * (0.25 if fact.superseded else 1.0))
 
 
 def choose_facts(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from agentrm.context.worth import Candidate, Worth
 
-_REDUNDANCY = 0.3
+_REDUNDANCY = 0.15
 _LINE_OVERHEAD = 5  # tokens of the reference and separators of a note
 
 
@@ -46,7 +46,7 @@ def choose(
 
     def density(row: int) -> float:
         cost = _cost(row, worth.candidates[row], cost_of_group, tokens_of)
-        return worth.candidates[row].value * (1 - _REDUNDANCY * penalty[row]) / max(1, cost) ** power
+        return float(worth.candidates[row].value) * (1 - _REDUNDANCY * penalty[row]) / float(max(1, cost) ** power)
 
     for row, candidate in enumerate(worth.candidates):
         if candidate.group in taken or (candidate.group not in cost_of_group and not _is_note(candidate)):

@@ -16,7 +16,7 @@ from agentrm.context.groups import Group
 from agentrm.context.keyinfo import Fact
 from agentrm.context.keyinfo_patterns import KINDS
 from agentrm.context.messages import Message
-from agentrm.context.passages import pieces_of
+from agentrm.context.passages import Piece, pieces_of
 from agentrm.context.predict import Closeness, Passage, closeness, predict_reuse
 from agentrm.context.relevance import Relevance
 from agentrm.context.similarity import VectorCache
@@ -24,8 +24,8 @@ from agentrm.context.similarity import VectorCache
 _HALF_LIFE = 12.0  # steps after which a tool step's recency has halved
 _STEP = 0.3  # expected uses of a tool step just done
 _TOOL_TEXT = 400  # characters of a tool step that are embedded: its reason and the head of its result
-_KEY_KINDS = ("instruction", "decision", "correction", "commitment", "preference")
-_KEY_BONUS = 0.25
+_KEY_KINDS = ("instruction", "decision", "correction")
+_KEY_BONUS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +56,25 @@ class Index:
         self.cache = cache
         self.owners: list[tuple[int, Message, bool]] = []
         self.passages: list[Passage] = []
+        chat = [(i, g.messages[0]) for i, g in enumerate(groups) if g.kind != "tools"]
+        pieces: dict[int, list[Piece]] = {}
+        for piece in pieces_of([m for _, m in chat]):  # all at once: a pause is seen between groups
+            pieces.setdefault(chat[piece.message][0], []).append(piece)
         for index, group in enumerate(groups):
+            first = group.messages[0]
             if group.kind == "tools":
-                self.owners.append((index, group.messages[0], True))
-                self.passages.append(Passage(_step_text(group), group.messages[0].name or "assistant"))
-                continue
-            found = pieces_of(group.messages)
-            for piece in found:
-                self.owners.append((index, group.messages[piece.message], piece.whole and len(found) == 1))
+                self.owners.append((index, first, True))
+                self.passages.append(Passage(_step_text(group), first.name or "assistant"))
+            for piece in pieces.get(index, ()):
+                self.owners.append((index, first, piece.whole))
                 self.passages.append(piece.passage)
         self.vectors: Any = None
         self.near: Closeness | None = None
         if cache is not None and self.passages:
             self.vectors = cache.vectors([f"{p.author}: {p.text}" for p in self.passages])
             self.near = closeness(self.vectors)
-        self.reuse = predict_reuse(self.passages, self.vectors, self.near)
+        space = cache.embedder.name if cache is not None else ""
+        self.reuse = predict_reuse(self.passages, self.vectors, self.near, space)
         self._relevance: Relevance | None = None
 
     def worth(self, facts: Callable[[Message], Sequence[Fact]], query: str | None, goal: str) -> Worth:

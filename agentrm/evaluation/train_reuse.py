@@ -12,7 +12,9 @@ negatives.
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,13 @@ from agentrm.context.predict import (
     lexical_features,
     similarity_features,
 )
-from agentrm.context.relevance import LEXICAL_FEATURES as LEXICAL_RELEVANCE
 from agentrm.context.relevance import Relevance
-from agentrm.context.reuse_weights import Weights
+from agentrm.context.reuse_weights import Direction, Weights
 from agentrm.context.similarity import VectorCache
 from agentrm.evaluation.datasets import Conversation, read_conversations
 
 _RIDGE = 50.0
+_DIRECTION = 30.0
 _LOGIT_PENALTY = 10.0
 _NEGATIVES = 150
 
@@ -98,19 +100,48 @@ def _weights(mean: Any, scale: Any, coefficients: Any, intercept: float) -> Weig
     return Weights(plain(mean), plain(scale), plain(coefficients), float(f"{intercept:.5g}"))
 
 
-def fit(samples: Sequence[Sample]) -> dict[str, Weights]:
-    """All four models from the given conversations."""
+def direction(
+    samples: Sequence[Sample], reuse: Weights, space: str, penalty: float = _DIRECTION
+) -> Direction:
+    """Ridge regression of what the features leave unexplained on the vectors themselves."""
+    vectors = np.vstack([s.vectors for s in samples]).astype(float)
+    left = np.concatenate([s.uses - apply(reuse, s.features) for s in samples])
+    centre = vectors.mean(0)
+    x = vectors - centre
+    solved = np.linalg.solve(x.T @ x + penalty * np.eye(x.shape[1]), x.T @ left)
+    return Direction(space, tuple(float(f"{v:.4g}") for v in solved), float(f"{-centre @ solved:.5g}"))
+
+
+def reuse_of(sample: Sample, models: Models) -> Any:
+    """The prediction with similarity, as `predict.predict_reuse` makes it."""
+    d = models.direction
+    return np.maximum(
+        apply(models.linear["REUSE"], sample.features) + sample.vectors @ np.array(d.weights) + d.offset, 0.02
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    linear: dict[str, Weights]
+    direction: Direction
+
+
+def fit(samples: Sequence[Sample], space: str) -> Models:
+    """All models from the given conversations."""
     uses = np.concatenate([s.uses for s in samples])
     reuse = ridge(np.vstack([s.features for s in samples]), uses)
+    toward = direction(samples, reuse, space)
+    partial = Models({"REUSE": reuse}, toward)
     reuse_lexical = ridge(np.vstack([s.lexical for s in samples]), uses)
-    full = _relevance_rows(samples, lambda s: np.maximum(apply(reuse, s.features), 0.02), True)
+    full = _relevance_rows(samples, lambda s: reuse_of(s, partial), True)
     words = _relevance_rows(samples, lambda s: np.maximum(apply(reuse_lexical, s.lexical), 0.02), False)
-    return {
+    linear = {
         "REUSE": reuse,
         "REUSE_LEXICAL": reuse_lexical,
         "RELEVANCE": logistic(*full),
         "RELEVANCE_LEXICAL": logistic(*words),
     }
+    return Models(linear, toward)
 
 
 def _relevance_rows(
@@ -131,27 +162,30 @@ def _relevance_rows(
     return np.vstack(rows), np.concatenate(targets)
 
 
-def judge(sample: Sample, weights: dict[str, Weights]) -> dict[str, list[float]]:
+def judge(sample: Sample, models: Models) -> dict[str, list[float]]:
     """Evidence kept by plain greedy selection, per question:
 
-    what the weights are worth before compaction's own costs.
+    the weights' worth before compaction's own costs.
     """
     out: dict[str, list[float]] = {}
     total = sample.cost.sum()
-    for name, features in (("REUSE", sample.features), ("REUSE_LEXICAL", sample.lexical)):
-        value = np.maximum(apply(weights[name], features), 0.02) / sample.cost
+    lexical = np.maximum(apply(models.linear["REUSE_LEXICAL"], sample.lexical), 0.02)
+    for name, reuse, vectors in (
+        ("similarity", reuse_of(sample, models), sample.vectors),
+        ("words only", lexical, None),
+    ):
         for budget in (0.1, 0.25, 0.5):
-            kept = _greedy(value, sample.cost, budget * total)
-            out[f"{name} {budget}"] = [float(np.mean([e in kept for e in ev])) for _, ev in sample.questions]
-    for name, similarity in (("RELEVANCE", True), ("RELEVANCE_LEXICAL", False)):
-        features = sample.features if similarity else sample.lexical
-        reuse = np.maximum(apply(weights["REUSE" if similarity else "REUSE_LEXICAL"], features), 0.02)
-        index = Relevance(sample.passages, reuse, sample.vectors if similarity else None)
+            kept = _greedy(reuse / sample.cost, sample.cost, budget * total)
+            out[f"blind {name} {budget}"] = [
+                float(np.mean([e in kept for e in ev])) for _, ev in sample.questions
+            ]
+        index = Relevance(sample.passages, reuse, vectors)
+        weights = models.linear["RELEVANCE" if vectors is not None else "RELEVANCE_LEXICAL"]
         for (question, ev), vector in zip(sample.questions, sample.asked, strict=True):
-            scores = apply(weights[name], index.features(question, vector if similarity else None))
+            scores = apply(weights, index.features(question, vector if vectors is not None else None))
             for budget in (0.1, 0.25):
                 kept = _greedy(scores - 0.5 * np.log(sample.cost), sample.cost, budget * total)
-                out.setdefault(f"{name} {budget}", []).append(float(np.mean([e in kept for e in ev])))
+                out.setdefault(f"asked {name} {budget}", []).append(float(np.mean([e in kept for e in ev])))
     return out
 
 
@@ -174,29 +208,45 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     conversations = read_conversations(options.dataset, options.format)
     cache = VectorCache(choose_embedder(), options.vectors)
+    space = cache.embedder.name
     samples = [Sample(c, cache) for c in conversations]
     found: dict[str, list[float]] = {}
     for out in range(len(samples)):
-        weights = fit([s for i, s in enumerate(samples) if i != out])
-        for name, values in judge(samples[out], weights).items():
+        models = fit([s for i, s in enumerate(samples) if i != out], space)
+        for name, values in judge(samples[out], models).items():
             found.setdefault(name, []).extend(values)
     for name, values in found.items():
         print(f"{name:24} {100 * float(np.mean(values)):5.1f} %  (leave one conversation out)")
     if options.write:
-        write(fit(samples), f"{len(samples)} conversations, {sum(len(s.passages) for s in samples)} turns")
+        write(
+            fit(samples, space),
+            f"{len(samples)} conversations, {sum(len(s.passages) for s in samples)} turns",
+        )
 
 
-def write(models: dict[str, Weights], source: str) -> None:
+def write(models: Models, source: str) -> None:
     path = Path(rw.__file__)
-    head = path.read_text().split("\n\nREUSE")[0].rstrip("\n")
-    lines = [head, "", "", f"# Fitted on {source}; features in the order of `predict` and `relevance`."]
-    for name, w in models.items():
+    head = path.read_text().split("\n# Fitted on")[0].rstrip("\n")
+    lines = [
+        head,
+        "",
+        "",
+        f"# Fitted on {source}; features in the order of `predict` and `relevance`.",
+        "# fmt: off",
+    ]
+    for name, w in models.linear.items():
         lines += [f"{name} = Weights("]
         for field in (w.mean, w.scale, w.coefficients):
-            lines += ["    (" + ", ".join(repr(v) for v in field) + "),"]
+            lines += _tuple(field)
         lines += [f"    {w.intercept!r},", ")"]
+    d = models.direction
+    lines += ["DIRECTION = Direction(", f'    "{d.space}",', *_tuple(d.weights), f"    {d.offset!r},", ")"]
     path.write_text("\n".join(lines) + "\n")
-    assert len(models["RELEVANCE_LEXICAL"].mean) == len(LEXICAL_RELEVANCE)
+
+
+def _tuple(values: Sequence[float]) -> list[str]:
+    body = ", ".join(repr(v) for v in values)
+    return ["    (", *(f"        {line}" for line in textwrap.wrap(body, 100)), "    ),"]
 
 
 if __name__ == "__main__":
