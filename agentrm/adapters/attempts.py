@@ -1,7 +1,7 @@
 """After a failed attempt of a call: try again, when, and when not?
 
 Nothing is held while a call waits for its next attempt. A refusal for rate closes the scope in the manager,
-so the next attempt simply queues; other failures that can pass (overload, 5xx, a lost connection) wait
+so the next attempt simply queues; other failures that can pass (5xx, a lost connection) wait
 here, longer each time. A call that stopped making progress is tried once more. Quota, keys, bad requests
 and everything that is no provider's failure are final at once; the original exception goes to the caller
 unchanged."""
@@ -31,6 +31,10 @@ class Attempts:
         self._rm, self._spec = rm, spec
         self._failures = self._hangs = 0
 
+    @property
+    def any_failed(self) -> bool:
+        return self._failures + self._hangs > 0
+
     def pause_or_raise(self, lease: Any, error: Exception, problem: ProviderError | None) -> float:
         """Seconds until the next attempt (0: at once, through the queue). Raises `error` if it is final."""
         wait = self._pause_after(lease, error, problem)
@@ -51,12 +55,10 @@ class Attempts:
         self._failures += 1
         if self._failures >= lease.retry_attempts:
             return None
-        if problem.kind == "rate":
+        if problem.kind in ("rate", "overloaded"):  # the manager closed the scope for a while
             return 0.0
         usual = min(_FIRST_PAUSE_S * 2 ** (self._failures - 1), _LONGEST_PAUSE_S)
-        spread: float = self._rm.random.uniform(
-            0.75, 1.25
-        )  # those that failed together do not return together
+        spread: float = self._rm.random.uniform(0.75, 1.25)  # those that failed together do not return together
         wait: float = max(problem.retry_after_s or 0.0, usual) * spread
         return wait
 

@@ -38,7 +38,7 @@ def call(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
         return fn()
     attempts = Attempts(rm, spec)
     while True:
-        attempt = _Attempt(rm, spec)
+        attempt = _Attempt(rm, spec, again=attempts.any_failed)
         try:
             return attempt.run(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
@@ -53,7 +53,7 @@ async def acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
         return await fn()
     attempts = Attempts(rm, spec)
     while True:
-        attempt = _Attempt(rm, spec)
+        attempt = _Attempt(rm, spec, again=attempts.any_failed)
         try:
             return await attempt.run_async(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
@@ -71,7 +71,7 @@ async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
         return await _plain_blocking(fn)
     attempts = Attempts(rm, spec)
     while True:
-        attempt = _Attempt(rm, spec)
+        attempt = _Attempt(rm, spec, again=attempts.any_failed)
         try:
             return await attempt.run_blocking(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
@@ -82,16 +82,16 @@ async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
 class _Attempt:
     """One attempt: one lease. `problem` is what a provider's failure was read as."""
 
-    __slots__ = ("lease", "problem", "rm", "spec")
+    __slots__ = ("again", "lease", "problem", "rm", "spec")
 
-    def __init__(self, rm: Any, spec: CallSpec) -> None:
-        self.rm, self.spec = rm, spec
+    def __init__(self, rm: Any, spec: CallSpec, *, again: bool) -> None:
+        self.rm, self.spec, self.again = rm, spec, again
         self.lease: Any = None
         self.problem: ProviderError | None = None
 
     def run(self, fn: Callable[[], Any]) -> Any:
         over = threading.Event()
-        lease = self.lease = new_lease(self.rm, self.spec, lambda *_: over.set())
+        lease = self.lease = new_lease(self.rm, self.spec, lambda *_: over.set(), again=self.again)
         lease.acquire()
         work, worker = self._work(fn, over.set)
         try:
@@ -108,7 +108,7 @@ class _Attempt:
         return work.result()
 
     async def run_async(self, fn: Callable[[], Awaitable[Any]]) -> Any:
-        lease = self.lease = new_lease(self.rm, self.spec)
+        lease = self.lease = new_lease(self.rm, self.spec, again=self.again)
         await admit(lease, self.spec)
         layer = Layer(self.rm, self.spec)
         try:
@@ -123,19 +123,20 @@ class _Attempt:
         return result
 
     async def run_blocking(self, fn: Callable[[], Any]) -> Any:
-        lease = self.lease = new_lease(self.rm, self.spec)
-        await admit(lease, self.spec)
         over = Signal()
+        lease = self.lease = new_lease(self.rm, self.spec, lambda *_: over.set(), again=self.again)
+        await admit(lease, self.spec)
         work, worker = self._work(fn, over.set)
         try:
-            with lease.guard():
-                await over.wait()
+            await over.wait()  # not under guard(): what runs is the thread, which no interruption ends
         except BaseException:
-            if not work.leave():
-                worker.give_back()
-            elif not lease.reaped:
+            if work.leave():
                 lease.abandon()
+            else:
+                worker.give_back()
             raise
+        if work.leave():
+            raise lease.error
         worker.give_back()
         return work.result()
 

@@ -48,13 +48,7 @@ def is_inner_layer(rm: Any, spec: CallSpec) -> bool:
     """Whether the call that begins now is already under a lease of its own logical call. True once per
     layer."""
     outer = _current.get()
-    if (
-        outer is None
-        or outer.rm is not rm
-        or not outer.live
-        or outer.passed
-        or not outer.spec.is_same_call(spec)
-    ):
+    if outer is None or outer.rm is not rm or not outer.live or outer.passed or not outer.spec.is_same_call(spec):
         return False
     outer.passed = True
     return True

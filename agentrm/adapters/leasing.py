@@ -14,8 +14,15 @@ from agentrm.limits.provider_errors import ProviderError
 __all__ = ["admit", "charge", "fail", "new_lease", "settle"]
 
 
-def new_lease(rm: Any, spec: CallSpec, on_reap: Callable[[Any, AgentRMError], None] | None = None) -> Any:
-    """The lease for one attempt, not yet asked for."""
+def new_lease(
+    rm: Any,
+    spec: CallSpec,
+    on_reap: Callable[[Any, AgentRMError], None] | None = None,
+    *,
+    again: bool = False,
+) -> Any:
+    """The lease for one attempt, not yet asked for. A call that is tried `again` keeps its place before new
+    ones."""
     return rm.lease(
         agent=spec.agent,
         priority=spec.priority,
@@ -31,6 +38,7 @@ def new_lease(rm: Any, spec: CallSpec, on_reap: Callable[[Any, AgentRMError], No
         idle_s=spec.idle_s,
         run_s=spec.run_s,
         on_reap=on_reap,
+        resumed=again,
     )
 
 

@@ -55,7 +55,7 @@ class Stream(Generic[T]):
         if self._plain is not None:
             return next(self._plain)
         while True:
-            part = self._part or _Part(self._rm, self._spec, self._make)
+            part = self._part or _Part(self._rm, self._spec, self._make, again=self._attempts.any_failed)
             self._part = part
             try:
                 chunk = part.next()
@@ -107,7 +107,7 @@ class _Part:
         "lease", "problem", "started",
     )  # fmt: skip
 
-    def __init__(self, rm: Any, spec: CallSpec, make: Callable[[], Iterable[Any]]) -> None:
+    def __init__(self, rm: Any, spec: CallSpec, make: Callable[[], Iterable[Any]], *, again: bool) -> None:
         self._spec, self._make = spec, make
         self._lock = threading.Lock()
         self._wake = threading.Semaphore(0)
@@ -119,7 +119,7 @@ class _Part:
         self._reaped: AgentRMError | None = None
         self.problem: ProviderError | None = None
         self.started = False
-        self.lease = new_lease(rm, spec, self._on_reap)
+        self.lease = new_lease(rm, spec, self._on_reap, again=again)
 
     def next(self) -> Any:
         if self._worker is None:

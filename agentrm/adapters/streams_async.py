@@ -44,11 +44,19 @@ class _Source(Protocol):
 
     busy: bool
 
-    async def pull(self) -> Any: ...
+    async def pull(self, lease: Any, layer: Layer | None) -> Any:
+        """The next chunk or END, nested in the lease unless that is None."""
+        ...
 
     async def close(self) -> None: ...
 
-    def drop(self, ended: Callable[[], None]) -> None: ...
+    def reaped(self, error: AgentRMError) -> None:
+        """The lease was taken away during `pull`, which must now end with `error`. From any thread."""
+        ...
+
+    def drop(self, ended: Callable[[], None]) -> None:
+        """Closes what is left once the work ends that could not be stopped, then calls `ended`."""
+        ...
 
 
 class AsyncStream(Generic[T]):
@@ -72,7 +80,7 @@ class AsyncStream(Generic[T]):
             raise StopAsyncIteration
         if self._plain is None and self._part is None and is_inner_layer(self._rm, self._spec):
             self._plain = self._make()
-        chunk = await (self._next() if self._plain is None else self._plain.pull())
+        chunk = await (self._next() if self._plain is None else self._plain.pull(None, None))
         if chunk is END:
             self._over, self._part, self._plain = True, None, None
             raise StopAsyncIteration
@@ -80,7 +88,7 @@ class AsyncStream(Generic[T]):
 
     async def _next(self) -> Any:
         while True:
-            part = self._part = self._part or _Part(self._rm, self._spec, self._make())
+            part = self._part = self._part or self._new_part()
             try:
                 return await part.next()
             except BaseException as error:
@@ -94,6 +102,9 @@ class AsyncStream(Generic[T]):
                 wait = self._attempts.pause_or_raise(part.lease, error, part.problem)
             self._over = False
             await pause_async(self._rm.clock, wait)
+
+    def _new_part(self) -> _Part:
+        return _Part(self._rm, self._spec, self._make(), again=self._attempts.any_failed)
 
     async def aclose(self) -> None:
         """Frees the lane and closes the upstream iterator."""
@@ -119,7 +130,7 @@ class _Part:
         "lease", "problem", "started",
     )  # fmt: skip
 
-    def __init__(self, rm: Any, spec: CallSpec, source: _Source) -> None:
+    def __init__(self, rm: Any, spec: CallSpec, source: _Source, *, again: bool) -> None:
         self._spec, self._source = spec, source
         self._meter = Meter(spec.usage, spec.size, adds=spec.usage_adds)
         self._layer = Layer(rm, spec)
@@ -128,7 +139,7 @@ class _Part:
         self._reaped: AgentRMError | None = None
         self.problem: ProviderError | None = None
         self.started = False
-        self.lease = new_lease(rm, spec, self._on_reap)
+        self.lease = new_lease(rm, spec, self._on_reap, again=again)
 
     async def next(self) -> Any:
         if self._loop is None:
@@ -138,8 +149,7 @@ class _Part:
             raise self._reaped
         self._pulling = True
         try:
-            with self.lease.guard(), self._layer.around():
-                chunk = await self._source.pull()
+            chunk = await self._source.pull(self.lease, self._layer)
         except BaseException as error:
             self._fail(error)
             raise
@@ -157,8 +167,7 @@ class _Part:
         if self._ended or self._loop is None:
             return
         try:
-            with self.lease.guard():
-                await self._source.close()
+            await self._source.close()
         finally:
             self._settle(complete=False)
 
@@ -194,9 +203,7 @@ class _Part:
 
     def _on_reap(self, _: Any, error: AgentRMError) -> None:
         self._reaped = error
-        if (
-            not self._pulling
-        ):  # between two chunks: the consumer stopped reading, what is upstream goes on sending
+        if not self._pulling:  # between two chunks: the consumer stopped reading, what is upstream goes on sending
             self._ended = True
             self.lease.release()
             self._close_later()
@@ -240,13 +247,22 @@ class _Native:
         self._iterator: AsyncIterator[Any] | None = None
         self.busy = False
 
-    async def pull(self) -> Any:
+    async def pull(self, lease: Any, layer: Layer | None) -> Any:
+        if lease is None or layer is None:
+            return await self._pull()
+        with lease.guard(), layer.around():
+            return await self._pull()
+
+    async def _pull(self) -> Any:
         if self._iterator is None:
             self._iterator = self._iterable.__aiter__()
         try:
             return await self._iterator.__anext__()
         except StopAsyncIteration:
             return END
+
+    def reaped(self, error: AgentRMError) -> None:
+        """The guard interrupts the await."""
 
     async def close(self) -> None:
         close: Callable[[], Coroutine[Any, Any, None]] | None = getattr(
@@ -262,29 +278,46 @@ class _Native:
 class _Threaded:
     """A sync iterator, read on a worker thread."""
 
-    __slots__ = ("_iterator", "_make", "_worker", "busy")
+    __slots__ = ("_error", "_iterator", "_make", "_over", "_worker", "busy")
 
     def __init__(self, make: Callable[[], Iterable[Any]]) -> None:
         self._make = make
         self._iterator: Iterator[Any] | None = None
         self._worker: Worker | None = None
+        self._over: Signal | None = None
+        self._error: AgentRMError | None = None
         self.busy = False
 
-    async def pull(self) -> Any:
-        if self._worker is None:
-            self._worker = borrow()
-        chunk = await self._on_worker(self._next)
+    async def pull(self, lease: Any, layer: Layer | None) -> Any:
+        over = self._over = Signal()
+        if lease is None or layer is None:
+            work = Work(self._next, over.set, _nothing)
+        else:
+            with lease.guard(), layer.around():  # the worker gets a copy of this context
+                work = Work(self._next, over.set, _nothing)
+        try:
+            chunk = await self._outcome(work, over)
+        except Exception:
+            if not self.busy:
+                self._give_back()
+            raise
         if chunk is END:
             self._give_back()
         return chunk
 
+    def reaped(self, error: AgentRMError) -> None:
+        self._error = error
+        if self._over is not None:
+            self._over.set()
+
     async def close(self) -> None:
-        if self._worker is not None and not self.busy:
-            await self._on_worker(lambda: close_iterator(self._iterator))
-            self._give_back()
+        if self._worker is None or self.busy:
+            return
+        over = Signal()
+        await self._outcome(Work(lambda: close_iterator(self._iterator), over.set, _nothing), over)
+        self._give_back()
 
     def drop(self, ended: Callable[[], None]) -> None:
-        """Behind the work that goes on: closes what is upstream, then calls `ended`."""
         worker, self._worker = self._worker, None
 
         def last() -> None:
@@ -302,26 +335,24 @@ class _Threaded:
         else:
             worker.submit(last)
 
-    def _next(self) -> Any:
-        if self._iterator is None:
-            self._iterator = iter(self._make())
-        return next(self._iterator, END)
-
-    async def _on_worker(self, fn: Callable[[], Any]) -> Any:
-        over = Signal()
-        work = Work(fn, over.set, lambda: None)
-        if self._worker is not None:
-            work.start(self._worker)
+    async def _outcome(self, work: Work, over: Signal) -> Any:
+        if self._worker is None:
+            self._worker = borrow()
+        work.start(self._worker)
         try:
             await over.wait()
         except BaseException:
             self.busy = work.leave()
             raise
-        try:
-            return work.result()
-        except BaseException:
-            self._give_back()
-            raise
+        if work.leave():  # not over: reaped
+            self.busy = True
+            raise self._error or RuntimeError("the stream was woken without a reason")
+        return work.result()
+
+    def _next(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self._make())
+        return next(self._iterator, END)
 
     def __del__(self) -> None:
         self._give_back()
@@ -330,3 +361,7 @@ class _Threaded:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.give_back()
+
+
+def _nothing() -> None:
+    """The work that was left behind ended: `drop` has put the rest behind it."""

@@ -28,9 +28,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        thread = threading.Thread(
-            target=_run, args=(self._inbox, weakref.ref(self)), name="agentrm-work", daemon=True
-        )
+        thread = threading.Thread(target=_run, args=(self._inbox, weakref.ref(self)), name="agentrm-work", daemon=True)
         thread.start()
 
     def submit(self, job: Callable[[], None]) -> None:

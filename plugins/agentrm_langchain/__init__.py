@@ -1,0 +1,50 @@
+"""agentrm for LangChain and LangGraph: every model and tool call of an agent goes through one resource
+manager.
+
+    agent = create_agent(model, tools, middleware=[AgentRMMiddleware(rm)])
+    model = rm.attach(model)            # the same for a model, a tool, a list of tools, a ToolNode, a chain
+
+Importing this package loads neither framework; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentrm_langchain.attaching import adapter
+    from agentrm_langchain.chat_local import ChatLocal
+    from agentrm_langchain.errors import ModelIdleTimeout, ModelRunTimeout
+    from agentrm_langchain.middleware import AgentRMMiddleware
+    from agentrm_langchain.models import gate_model
+    from agentrm_langchain.tools import gate_tool, gate_tools, tool_node
+
+_HOME = {
+    "AgentRMMiddleware": "middleware",
+    "ChatLocal": "chat_local",
+    "ModelIdleTimeout": "errors",
+    "ModelRunTimeout": "errors",
+    "adapter": "attaching",
+    "gate_model": "models",
+    "gate_tool": "tools",
+    "gate_tools": "tools",
+    "tool_node": "tools",
+}
+__all__ = [
+    "AgentRMMiddleware",
+    "ChatLocal",
+    "ModelIdleTimeout",
+    "ModelRunTimeout",
+    "adapter",
+    "gate_model",
+    "gate_tool",
+    "gate_tools",
+    "tool_node",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

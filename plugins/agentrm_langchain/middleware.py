@@ -1,0 +1,88 @@
+"""The middleware for `create_agent`: one line, and every model and tool call of the agent goes through the
+manager."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware
+
+from agentrm.adapters import CallSpec, acall, call
+from agentrm_langchain.errors import translate
+from agentrm_langchain.gating import make_gate
+from agentrm_langchain.models import gate_model_with, is_model
+from agentrm_langchain.surroundings import within
+from agentrm_langchain.tools import gate_tool_with
+
+__all__ = ["AgentRMMiddleware"]
+
+
+class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Put it last in the list: then it is innermost, and no lane is held while other middleware retries or
+    waits.
+
+        agent = create_agent(model, tools, middleware=[..., AgentRMMiddleware(rm)])
+
+    Guarantees: each model call and each tool call takes exactly one lease, also when the model is gated
+    itself; streams hold it to the last chunk; both the sync and the async path are covered, and the async
+    one never blocks the loop or its executor while queued; a node with an idle limit gets heartbeats
+    meanwhile.
+
+    It can't see the calls that other middleware makes with a model of its own (a summariser): give those
+    `rm.attach(model)`. `models`, `tools`: what is gated. `options` as for `gate_model`.
+    """
+
+    def __init__(self, rm: Any, *, models: bool = True, tools: bool = True, **options: Any) -> None:
+        super().__init__()
+        self._gate = make_gate(rm, "AgentRMMiddleware", options)
+        self._models, self._tools = models, tools
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        if not self._models:
+            return handler(request)
+        with within(runtime=request.runtime):
+            if is_model(request.model):
+                return handler(self._gated(request))
+            return call(self._gate.rm, self._spec(request), lambda: handler(request))
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        if not self._models:
+            return await handler(request)
+        with within(runtime=request.runtime):
+            if is_model(request.model):
+                return await handler(self._gated(request))
+            return await acall(self._gate.rm, self._spec(request), lambda: handler(request))
+
+    def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        if not self._tools:
+            return handler(request)
+        with within(runtime=request.runtime):
+            if request.tool is not None:
+                return handler(self._with_tool(request))
+            return call(self._gate.rm, self._tool_spec(request), lambda: handler(request))
+
+    async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        if not self._tools:
+            return await handler(request)
+        with within(runtime=request.runtime):
+            if request.tool is not None:
+                return await handler(self._with_tool(request))
+            return await acall(self._gate.rm, self._tool_spec(request), lambda: handler(request))
+
+    def _gated(self, request: Any) -> Any:
+        """With the model itself gated, so that an answer from the cache costs nothing and a stream is seen
+        by chunk."""
+        return request.override(model=gate_model_with(self._gate, request.model))
+
+    def _with_tool(self, request: Any) -> Any:
+        return dataclasses.replace(request, tool=gate_tool_with(self._gate, request.tool))
+
+    def _spec(self, request: Any) -> CallSpec:
+        """For a model that is chosen when it runs (`init_chat_model` with configurable fields)."""
+        return self._gate.spec(kind="model", translate=translate)
+
+    def _tool_spec(self, request: Any) -> CallSpec:
+        """For a tool that another middleware provides."""
+        return self._gate.spec(kind="tool", tool=request.tool_call["name"])

@@ -1,0 +1,112 @@
+"""How large is a model call of LangChain, before it is made and after: estimates, and the use that was
+reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.outputs import Generation, LLMResult
+from langchain_core.outputs.chat_result import ChatResult
+
+from agentrm.adapters import Usage, estimate_text, estimate_tokens, read_usage
+
+__all__ = ["input_size", "model_name", "output_limit", "result_size", "result_usage"]
+
+_PER_MESSAGE = 4
+_MEDIA_TOKENS = 1000
+_MEDIA = frozenset(
+    {"image", "image_url", "input_image", "audio", "input_audio", "video", "file", "input_file", "document"}
+)
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "num_predict")
+_NAMES = ("model_name", "model", "model_id", "deployment_name", "azure_deployment")
+
+
+def input_size(prompt: Any, settings: Mapping[str, Any]) -> int:
+    """Tokens of what will be sent: messages (or prompts of a completion model) and the schemas of bound
+    tools."""
+    parts = [prompt] if isinstance(prompt, str) else prompt
+    total = sum(_message(part) for part in parts)
+    for name in ("tools", "functions", "response_format"):
+        if name in settings:
+            total += estimate_tokens(settings[name])
+    return max(1, total)
+
+
+def _message(message: Any) -> int:
+    if isinstance(message, str):
+        return estimate_text(message)
+    calls = getattr(message, "tool_calls", None)
+    return _PER_MESSAGE + _content(getattr(message, "content", None)) + (estimate_tokens(calls) if calls else 0)
+
+
+def _content(content: Any) -> int:
+    if isinstance(content, str):
+        return estimate_text(content)
+    if not isinstance(content, list):
+        return 0
+    total = 0
+    for block in content:
+        is_media = isinstance(block, Mapping) and block.get("type") in _MEDIA
+        total += _MEDIA_TOKENS if is_media else estimate_tokens(block)
+    return total
+
+
+def output_limit(model: Any, settings: Mapping[str, Any]) -> int | None:
+    """The most tokens that the call may produce, None if nothing bounds them."""
+    for source in (settings, getattr(model, "__dict__", {})):
+        for name in _LIMITS:
+            value = source.get(name)
+            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                return value
+    return None
+
+
+def model_name(model: Any, settings: Mapping[str, Any]) -> str | None:
+    """The name that pools' `models` patterns are matched with."""
+    named = settings.get("model")
+    if isinstance(named, str) and named:
+        return named
+    for name in _NAMES:
+        value = getattr(model, name, None)
+        if isinstance(value, str) and value:
+            return value
+    return None
+
+
+def result_usage(result: Any) -> Usage | None:
+    """From a result of `_generate`, a chunk of `_stream` or an event of `_stream_chat_model_events`."""
+    if isinstance(result, (ChatResult, LLMResult)):
+        reported = [usage for part in _parts(result) if (usage := result_usage(part)) is not None]
+        if reported:
+            total = reported[0]
+            for usage in reported[1:]:
+                total = total.plus(usage)
+            return total
+        return read_usage(result.llm_output or {})
+    message = getattr(result, "message", None)
+    return read_usage(result if message is None else message)
+
+
+def result_size(result: Any) -> int:
+    """Tokens of what came, estimated."""
+    if isinstance(result, (ChatResult, LLMResult)):
+        return sum(result_size(part) for part in _parts(result))
+    message = getattr(result, "message", None)
+    if isinstance(message, BaseMessage):
+        calls = getattr(message, "tool_call_chunks", None) or getattr(message, "tool_calls", None)
+        return _content(message.content) + (estimate_tokens(calls) if calls else 0)
+    if isinstance(result, Generation):
+        return estimate_text(result.text)
+    if isinstance(result, Mapping):  # an event of the streaming protocol
+        return estimate_tokens(result.get("delta")) if "delta" in str(result.get("event", "")) else 0
+    return estimate_tokens(result)
+
+
+def _parts(result: ChatResult | LLMResult) -> Iterable[Any]:
+    for part in result.generations:
+        if isinstance(part, list):
+            yield from part
+        else:
+            yield part

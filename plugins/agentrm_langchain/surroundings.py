@@ -1,0 +1,100 @@
+"""Where a call of LangChain finds out who makes it: the config and the runtime that it runs under.
+
+Looked at, in this order (the arguments of `attach` and of the middleware come before, see
+`agentrm.adapters.identity`):
+
+1. the runtime context of the graph run (`agent.invoke(..., context=...)`): fields or keys `agent`,
+   `priority`, `tenant`, `session`, or the same with the prefix `agentrm_`;
+2. the config: `configurable`, then `metadata`, keys with the prefix `agentrm_`;
+3. `with agentrm.identity(...)`;
+4. LangChain's own names: `lc_agent_name` for the agent, `thread_id` for the session.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+from langchain_core.runnables.config import var_child_runnable_config
+
+from agentrm.adapters import Identity, first_answers, read_identity
+from agentrm.identity import current_identity
+from agentrm.scheduling.lease import current_lease
+
+__all__ = ["Surroundings", "here", "seen", "within"]
+
+_RUNTIME_KEY = "__pregel_runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a layer further out saw and the call itself can't look up: the config of a bare
+    `model.invoke(..., config)`, the runtime of middleware on Python 3.10, where LangGraph sets no context
+    variable in tasks."""
+
+    config: Mapping[str, Any] | None = None
+    runtime: Any = None
+
+    def __bool__(self) -> bool:
+        return self.config is not None or self.runtime is not None
+
+
+_NOWHERE = Surroundings()
+_seen: ContextVar[Surroundings] = ContextVar("agentrm_langchain_surroundings", default=_NOWHERE)
+
+
+def seen() -> Surroundings:
+    return _seen.get()
+
+
+@contextmanager
+def within(config: Mapping[str, Any] | None = None, runtime: Any = None) -> Iterator[None]:
+    """Round one call or one await, never across a yield."""
+    now = _seen.get()
+    mine = Surroundings(config or now.config, runtime or now.runtime)
+    token = _seen.set(mine)
+    try:
+        yield
+    finally:
+        if _seen.get() is mine:  # not so in a task that was collected after its loop died: another context
+            _seen.reset(token)
+
+
+def here(arguments: Identity, handed: Surroundings = _NOWHERE) -> tuple[Identity, Callable[[], None] | None]:
+    """Who makes the call that begins here, and the heartbeat to give while it is queued (None: nobody
+    listens)."""
+    outer = handed or _seen.get()
+    ambient: Mapping[str, Any] = var_child_runnable_config.get() or {}
+    config: Mapping[str, Any] = outer.config or {}
+    runtime = outer.runtime or _runtime_of(config) or _runtime_of(ambient)
+    per_call = [read_identity(getattr(runtime, "context", None), plain=True)]
+    for source in (config, ambient):
+        per_call += [read_identity(source.get(part), plain=False) for part in ("configurable", "metadata")]
+    said = first_answers(*per_call)
+    if said.priority == "interactive" and current_lease() is not None:
+        said = replace(said, priority=None)  # inherited from the outer agent, which is whom the person waits for
+    who = first_answers(arguments, said, current_identity(), _own_names(config), _own_names(ambient))
+    return who, _heartbeat(runtime) or _heartbeat(_runtime_of(ambient))
+
+
+def _runtime_of(config: Mapping[str, Any]) -> Any:
+    return (config.get("configurable") or {}).get(_RUNTIME_KEY)
+
+
+def _own_names(config: Mapping[str, Any]) -> Identity:
+    agent = (config.get("metadata") or {}).get("lc_agent_name")
+    thread = (config.get("configurable") or {}).get("thread_id")
+    return Identity(agent=str(agent) if agent else None, session=str(thread) if thread else None)
+
+
+def _heartbeat(runtime: Any) -> Callable[[], None] | None:
+    """The runtime's heartbeat if the node has an idle limit, else None: then it does nothing and need not
+    be called."""
+    beat: Callable[[], None] | None = getattr(runtime, "heartbeat", None)
+    module = sys.modules.get("langgraph.runtime")
+    silent = getattr(getattr(module, "DEFAULT_RUNTIME", None), "heartbeat", None)
+    return None if beat is silent else beat
