@@ -29,6 +29,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "demo": Command("agentrm.cli.demo", "real agents on a local model, without and with agentrm", "demo"),
     "models": Command("agentrm.cli.models", "list, fetch and check the local models", "local"),
+    "sessions": Command("agentrm.cli.sessions", "list, show, search, hibernate, restore, export and verify sessions"),
     "doctor": Command("agentrm.cli.doctor", "what is installed, what works, and the lines to write"),
 }
 
@@ -49,25 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Bad usage leaves with `SystemExit(2)`, `--help` and `--version` with `SystemExit(0)`, as argparse does.
     """
     line = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="agentrm", description="The resource manager for LLM agents.")
-    parser.add_argument("--version", action="version", version=f"agentrm {version('agentrm')}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-
     asked = line[0] if line else None
-    module: ModuleType | None = None
-    for name, command in COMMANDS.items():
-        if name != asked:
-            commands.add_parser(name, help=command.about)
-            continue
-        try:
-            module = import_module(command.module)
-        except ImportError as missing:
-            _say(f"agentrm {name} can't be loaded: {missing}")
-            if command.extra:
-                _say(f"Install what it needs: pip install 'agentrm[{command.extra}]'")
-            return 1
-        module.add_parser(commands)
-
+    try:
+        parser, module = parser_for(asked)
+    except ImportError as missing:
+        _say(f"agentrm {asked} can't be loaded: {missing}")
+        extra = COMMANDS[asked or ""].extra
+        if extra:
+            _say(f"Install what it needs: pip install 'agentrm[{extra}]'")
+        return 1
     arguments = parser.parse_args(line)
     assert module is not None, "argparse refuses a line that names no command"
     try:
@@ -81,3 +72,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has seen enough. Without this Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNHEARD
+
+
+def parser_for(asked: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:
+    """The parser that knows the command `asked` in full and the others by name, and that command's module.
+
+    Raises ImportError if the module can't be loaded.
+    """
+    parser = argparse.ArgumentParser(prog="agentrm", description="The resource manager for LLM agents.")
+    parser.add_argument("--version", action="version", version=f"agentrm {version('agentrm')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+
+    module: ModuleType | None = None
+    for name, command in COMMANDS.items():
+        if name != asked:
+            commands.add_parser(name, help=command.about)
+            continue
+        module = import_module(command.module)
+        module.add_parser(commands)
+    return parser, module
