@@ -64,9 +64,7 @@ def _check(name: str | None) -> int:
     else:
         entries = [entry for entry in catalog.CATALOG if catalog.installed_file(entry)]
         if not entries:
-            print(
-                f"no weights are installed: agentrm models fetch {catalog.CATALOG[0].name}", file=sys.stderr
-            )
+            print(f"no weights are installed: agentrm models fetch {catalog.CATALOG[0].name}", file=sys.stderr)
             return 1
     for entry in entries:
         print(f"{entry.name}: {catalog.check(entry)} is as the catalogue says")

@@ -180,9 +180,7 @@ class ConstrainedWriter:
                 yield text
         yield self.literal('"')
 
-    def _next_in_string(
-        self, node: Text, state: _StringState, at_most: int | None
-    ) -> tuple[int, _StringState | None]:
+    def _next_in_string(self, node: Text, state: _StringState, at_most: int | None) -> tuple[int, _StringState | None]:
         """The next token and the state after it; no state means that the string ends here."""
         for token in self._ranked():
             piece = self.tokenizer.token_bytes[token] or b""

@@ -141,9 +141,7 @@ def read_tensors(file: GGUFFile) -> Iterator[tuple[str, NDArray[numpy.float32]]]
         start = file.data_start + info.offset
         end = start + math.prod(info.shape) // kind.weights * kind.size
         if end > raw.size:
-            raise ModelCorrupt(
-                file.path, f"{raw.size} bytes", f"at least {end} (tensor {info.name})", _REMEDY
-            )
+            raise ModelCorrupt(file.path, f"{raw.size} bytes", f"at least {end} (tensor {info.name})", _REMEDY)
         yield info.name, kind.decode(raw[start:end].reshape(-1, kind.size)).reshape(info.shape)
 
 

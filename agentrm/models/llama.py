@@ -79,9 +79,7 @@ def place_buffers(model: Any, device: torch.device) -> torch.nn.Module:
     return placed
 
 
-def build_random(
-    vocabulary: int, context: int, seed: int, device: torch.device, dtype: torch.dtype
-) -> torch.nn.Module:
+def build_random(vocabulary: int, context: int, seed: int, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
     """About 0.14 million random weights, the same ones for the same seed; the global generator is left
     alone.
     """

@@ -106,9 +106,7 @@ class LocalModel:
         return str(self._loaded.dtype).removeprefix("torch.")
 
     def __repr__(self) -> str:
-        return (
-            f"LocalModel({self.name!r}, device={self.device!r}, dtype={self.dtype!r}, context={self.context})"
-        )
+        return f"LocalModel({self.name!r}, device={self.device!r}, dtype={self.dtype!r}, context={self.context})"
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Exactly how many input tokens this prompt costs."""

@@ -159,9 +159,7 @@ def _node(schema: Any, root: Mapping[str, Any], where: str, refs: tuple[str, ...
     return _typed(kind, schema, root, where, refs)
 
 
-def _typed(
-    kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], where: str, refs: tuple[str, ...]
-) -> Node:
+def _typed(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], where: str, refs: tuple[str, ...]) -> Node:
     if kind == "string":
         low, high = schema.get("minLength", 0), schema.get("maxLength")
         if high is not None and high < low:

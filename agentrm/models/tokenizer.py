@@ -74,9 +74,7 @@ class Tokenizer:
 
     def render(self, messages: Sequence[Mapping[str, str]], *, answer: bool = True) -> str:
         """The template's text of a conversation, marks inside contents quoted."""
-        quoted = [
-            {"role": message["role"], "content": self._quote(message["content"])} for message in messages
-        ]
+        quoted = [{"role": message["role"], "content": self._quote(message["content"])} for message in messages]
         text: str = _compile(self.template).render(
             messages=quoted, add_generation_prompt=answer, bos_token=self.bos, eos_token=self.eos
         )

@@ -48,9 +48,7 @@ def instructions(tools: Sequence[ToolSpec]) -> str:
     )
 
 
-def with_instructions(
-    messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSpec]
-) -> list[Mapping[str, str]]:
+def with_instructions(messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSpec]) -> list[Mapping[str, str]]:
     """The messages with the tools told in the system message, which is added where there is none."""
     if not tools:
         return list(messages)

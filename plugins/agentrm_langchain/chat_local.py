@@ -88,9 +88,7 @@ class ChatLocal(BaseChatModel):
     def local_model(self) -> LocalModel:
         """The model itself, loaded if it is not yet. Raises the errors of `LocalModel.load`."""
         if self._loaded is None:
-            self._loaded = LocalModel.shared(
-                self.model, device=self.device, dtype=self.dtype, threads=self.threads
-            )
+            self._loaded = LocalModel.shared(self.model, device=self.device, dtype=self.dtype, threads=self.threads)
         return self._loaded
 
     def get_token_ids(self, text: str) -> list[int]:
@@ -221,9 +219,7 @@ class ChatLocal(BaseChatModel):
             "output_tokens": usage.output_tokens,
             "total_tokens": usage.input_tokens + usage.output_tokens,
         }
-        message = AIMessageChunk(
-            content=text, usage_metadata=cast("UsageMetadata", counted), chunk_position="last"
-        )
+        message = AIMessageChunk(content=text, usage_metadata=cast("UsageMetadata", counted), chunk_position="last")
         info = {"finish_reason": usage.finish_reason, "model_name": self.model, "model_provider": "agentrm"}
         return ChatGenerationChunk(message=message, generation_info=info)
 
@@ -266,9 +262,7 @@ def _turns(messages: Sequence[BaseMessage]) -> list[dict[str, str]]:
             text = result_text(text)
         elif isinstance(message, AIMessage):
             calls = [call_text(call["name"], json.dumps(call["args"])) for call in message.tool_calls]
-            calls += [
-                call_text(call["name"] or "", call["args"] or "") for call in message.invalid_tool_calls
-            ]
+            calls += [call_text(call["name"] or "", call["args"] or "") for call in message.invalid_tool_calls]
             text = "\n".join(part for part in (text, *calls) if part)
         if is_result and in_results:
             turns[-1]["content"] += "\n" + text

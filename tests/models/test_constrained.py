@@ -34,17 +34,13 @@ def conforms(value: Any, schema: dict[str, Any], root: dict[str, Any]) -> bool:
         if isinstance(value, bool) or not isinstance(value, int if kind == "integer" else int | float):
             return False
         over = value > schema.get("exclusiveMinimum", -(10**99)) and value >= schema.get("minimum", -(10**99))
-        return (
-            over and value < schema.get("exclusiveMaximum", 10**99) and value <= schema.get("maximum", 10**99)
-        )
+        return over and value < schema.get("exclusiveMaximum", 10**99) and value <= schema.get("maximum", 10**99)
     if kind == "boolean":
         return isinstance(value, bool)
     if kind == "null":
         return value is None
     if kind == "array":
-        fits = isinstance(value, list) and schema.get("minItems", 0) <= len(value) <= schema.get(
-            "maxItems", 99
-        )
+        fits = isinstance(value, list) and schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", 99)
         return fits and all(conforms(item, schema["items"], root) for item in value)
     known, required = schema["properties"], schema["required"]
     if not isinstance(value, dict) or not set(required) <= set(value) <= set(known):
@@ -60,20 +56,14 @@ def random_schema(rng: random.Random, depth: int = 0) -> dict[str, Any]:
         return {"type": "string", "minLength": low, "maxLength": low + rng.randrange(4)}
     if kind == "integer":
         low = rng.randrange(-2000, 2000)
-        return rng.choice(
-            [{}, {"minimum": low, "maximum": low + rng.randrange(900)}, {"exclusiveMinimum": low}]
-        ) | {"type": kind}
-    if kind == "number":
-        low = rng.uniform(-50, 50)
-        return rng.choice([{}, {"minimum": low, "maximum": low + 0.01}, {"exclusiveMaximum": 0}]) | {
+        return rng.choice([{}, {"minimum": low, "maximum": low + rng.randrange(900)}, {"exclusiveMinimum": low}]) | {
             "type": kind
         }
+    if kind == "number":
+        low = rng.uniform(-50, 50)
+        return rng.choice([{}, {"minimum": low, "maximum": low + 0.01}, {"exclusiveMaximum": 0}]) | {"type": kind}
     if kind == "enum":
-        return {
-            "enum": rng.sample(
-                ["a", "ab", "abc", "ü", '"', 1, 10, 100, True, None, "\n"], rng.randrange(1, 6)
-            )
-        }
+        return {"enum": rng.sample(["a", "ab", "abc", "ü", '"', 1, 10, 100, True, None, "\n"], rng.randrange(1, 6))}
     if kind == "ref":
         return {"$ref": "#/$defs/Colour"}
     if kind == "array":
@@ -157,9 +147,7 @@ def call(model: LocalModel, schema: dict[str, Any], **options: Any) -> Any:
     return json.loads("".join(piece.text for piece in pieces))
 
 
-def test_arguments_conform_to_any_schema_at_any_temperature_and_budget(
-    tiny: LocalModel, rng: random.Random
-) -> None:
+def test_arguments_conform_to_any_schema_at_any_temperature_and_budget(tiny: LocalModel, rng: random.Random) -> None:
     for round_ in range(150):
         schema = {
             "type": "object",
@@ -215,9 +203,7 @@ def test_the_model_chooses_between_options_even_when_one_begins_another(tiny: Lo
         ({"enum": []}, "empty enum"),
     ],
 )
-def test_a_schema_that_cannot_be_promised_is_refused_when_the_tool_is_made(
-    schema: dict[str, Any], named: str
-) -> None:
+def test_a_schema_that_cannot_be_promised_is_refused_when_the_tool_is_made(schema: dict[str, Any], named: str) -> None:
     with pytest.raises(UnsupportedSchema, match=named):
         compile_schema(schema)
 

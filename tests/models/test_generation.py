@@ -79,10 +79,7 @@ def test_generating_leaves_the_global_random_generator_alone(tiny: LocalModel) -
 
 
 def test_the_end_of_a_turn_ends_the_answer_and_counts_as_a_token(tiny: LocalModel) -> None:
-    ends = (
-        list(tiny.generate(ASK, max_new_tokens=4000, temperature=2.0, seed=seed))[-1].usage
-        for seed in range(3)
-    )
+    ends = (list(tiny.generate(ASK, max_new_tokens=4000, temperature=2.0, seed=seed))[-1].usage for seed in range(3))
     for usage in ends:
         assert usage is not None
         assert usage.finish_reason == "stop"
@@ -164,9 +161,7 @@ def test_a_prompt_that_fills_the_context_is_refused_and_one_token_less_is_answer
         ({"stop": "END"}, "stop"),
     ],
 )
-def test_wrong_options_fail_at_the_call_and_name_the_key(
-    tiny: LocalModel, wrong: dict[str, Any], key: str
-) -> None:
+def test_wrong_options_fail_at_the_call_and_name_the_key(tiny: LocalModel, wrong: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError, match=key):
         tiny.generate(ASK, **wrong)
 
@@ -183,9 +178,7 @@ def test_a_stop_string_is_cut_off_wherever_it_begins(tiny: LocalModel) -> None:
 
 
 @given(st.lists(st.text("ab", max_size=4)), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3))
-def test_stop_strings_cut_fragments_as_they_would_cut_the_whole(
-    fragments: list[str], stops: list[str]
-) -> None:
+def test_stop_strings_cut_fragments_as_they_would_cut_the_whole(fragments: list[str], stops: list[str]) -> None:
     filtered = StopStrings(stops)
     shown = ""
     for fragment in fragments:
@@ -205,9 +198,7 @@ def test_stop_strings_cut_fragments_as_they_would_cut_the_whole(
 def test_rewinding_a_sequence_gives_the_logits_it_had(tiny: LocalModel) -> None:
     torch = pytest.importorskip("torch")
     loaded = tiny._loaded
-    sequence = TokenSequence(
-        loaded.weights, cache_argument(loaded.weights), loaded.device, [1, 2, 3], lambda: False
-    )
+    sequence = TokenSequence(loaded.weights, cache_argument(loaded.weights), loaded.device, [1, 2, 3], lambda: False)
     before = sequence.logits()
     scores = sequence.log_probabilities([[5], [5, 6], [7, 8, 9]])
     sequence.append([10, 11, 12])

@@ -120,23 +120,17 @@ def test_weights_and_logits_equal_those_of_the_stock_loader(smollm2: LocalModel)
     # Sums in another order differ in the last bits; 1e-3 is far below any step between tokens.
     assert last[:8].tolist() == pytest.approx(GOLDEN_FIRST, abs=1e-3)
     top = last.topk(6)
-    assert dict(zip(top.indices.tolist(), top.values.tolist(), strict=True)) == pytest.approx(
-        GOLDEN_TOP, abs=1e-3
-    )
+    assert dict(zip(top.indices.tolist(), top.values.tolist(), strict=True)) == pytest.approx(GOLDEN_TOP, abs=1e-3)
 
 
 @pytest.mark.slow
 @pytest.mark.model
-@pytest.mark.skipif(
-    "AGENTRM_SLOW_TESTS" not in os.environ, reason="13 s and accelerate; AGENTRM_SLOW_TESTS=1 runs it"
-)
+@pytest.mark.skipif("AGENTRM_SLOW_TESTS" not in os.environ, reason="13 s and accelerate; AGENTRM_SLOW_TESTS=1 runs it")
 def test_every_logit_equals_that_of_the_stock_loader(smollm2: LocalModel) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     path = catalog.locate(catalog.lookup("smollm2-135m"))
-    stock = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    )
+    stock = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     with torch.inference_mode():
         theirs = stock.eval()(torch.tensor([GOLDEN_TOKENS])).logits
         ours = smollm2._loaded.weights(torch.tensor([GOLDEN_TOKENS])).logits

@@ -84,9 +84,7 @@ def test_options_of_one_call_override_those_of_the_model(chat: ChatLocal) -> Non
     warm = chat.invoke(ASK, temperature=1.0, seed=5)
     assert (
         warm.content
-        == ChatLocal(model="tiny-random", device="cpu", max_tokens=24, temperature=1, seed=5)
-        .invoke(ASK)
-        .content
+        == ChatLocal(model="tiny-random", device="cpu", max_tokens=24, temperature=1, seed=5).invoke(ASK).content
     )
     assert warm.content != chat.invoke(ASK, temperature=1.0, seed=6).content
     short = chat.invoke(ASK, max_tokens=3)
@@ -106,9 +104,7 @@ def test_stop_strings_end_the_answer_and_are_no_part_of_it(chat: ChatLocal) -> N
     assert own.invoke(ASK).content == cut.content
 
 
-@pytest.mark.parametrize(
-    "choice", ["any", "required", True, "add", {"type": "function", "function": {"name": "add"}}]
-)
+@pytest.mark.parametrize("choice", ["any", "required", True, "add", {"type": "function", "function": {"name": "add"}}])
 def test_a_forced_call_is_made_and_its_arguments_fit(chat: ChatLocal, choice: Any) -> None:
     answer = chat.bind_tools([add], tool_choice=choice).invoke("What is 2 and 3?")
     (made,) = answer.tool_calls
@@ -124,8 +120,7 @@ def test_a_streamed_call_adds_up_to_valid_json(chat: ChatLocal) -> None:
     (made,) = whole.tool_calls
     assert made["name"] == "get_weather"
     assert (
-        json.loads("".join(part["args"] or "" for chunk in chunks for part in chunk.tool_call_chunks))
-        == made["args"]
+        json.loads("".join(part["args"] or "" for chunk in chunks for part in chunk.tool_call_chunks)) == made["args"]
     )
 
 
@@ -186,9 +181,7 @@ def _eager(chat: ChatLocal) -> ChatLocal:
     """Its auto would rather call a tool than answer; what ends the agent is `max_tool_rounds`."""
 
     class Eager(LocalModel):
-        def respond(
-            self, messages: Any, tools: Any = (), *, tool_choice: str = "auto", **options: Any
-        ) -> Any:
+        def respond(self, messages: Any, tools: Any = (), *, tool_choice: str = "auto", **options: Any) -> Any:
             choice = "any" if tool_choice == "auto" and tools else tool_choice
             return super().respond(messages, tools, tool_choice=choice, **options)
 
@@ -240,9 +233,7 @@ def test_a_conversation_with_tools_is_counted_as_it_is_sent(chat: ChatLocal) -> 
     ]
     answer = chat.bind_tools([get_weather], tool_choice="none").invoke(conversation)
     assert answer.usage_metadata is not None
-    assert answer.usage_metadata["input_tokens"] == chat.get_num_tokens_from_messages(
-        conversation, [get_weather]
-    )
+    assert answer.usage_metadata["input_tokens"] == chat.get_num_tokens_from_messages(conversation, [get_weather])
     text = "naïve"
     assert chat.get_num_tokens(text) == len(text.encode())  # one token per byte in this model
 
