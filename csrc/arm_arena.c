@@ -125,6 +125,14 @@ int arm_join(arm_ctx *c, void *memory, size_t size, int64_t pid, int64_t started
     memset(c, 0, sizeof *c);
     c->base = memory;
     c->arena = a;
+    c->tickets = (arm_ticket *)(c->base + a->tickets);
+    c->flows = (arm_flow *)(c->base + a->flows);
+    c->pools = (arm_pool *)(c->base + a->pools);
+    c->limits = (arm_limit *)(c->base + a->limits);
+    c->scopes = (arm_scope_rec *)(c->base + a->scopes);
+    c->agents = (arm_agent_rec *)(c->base + a->agents);
+    c->tenants = (arm_agent_rec *)(c->base + a->tenants);
+    c->owners = (arm_owner_rec *)(c->base + a->owners);
     /* A slot is taken by a swap of its own, since a transaction needs the slot's descriptor already. A transaction that
      * a dead user of the slot left published is finished by the first begin(). */
     uint32_t slots = a->config.shared ? a->config.owners : 1;

@@ -278,6 +278,7 @@ int64_t run_and_dispatch(arm_ctx *c, arm_body body, const int64_t *args, int64_t
 }
 
 int64_t arm_advance(arm_ctx *c, int64_t now_ns) {
+    ARM_IF_PRIVATE(c, arm_private_advance(c, now_ns));
     c->io.n_granted = c->io.n_wake = 0;
     c->io.next_due_ns = -1;
     for (uint32_t d = 0; d < ARM_DOMAINS; d++)

@@ -36,6 +36,28 @@ typedef _Atomic uint64_t cell;
 #define STEP_HEARTBEAT 6
 #define STEP_EVENT 7
 
+/* The kernel is compiled twice: file by file, for either kind of arena, and once more as one unit for private arenas
+ * alone (arm_private.c), where the compiler knows that a cell is a plain word and that nobody else calls its functions:
+ * half the time. The functions on the hot path go over to that one by themselves. */
+#ifdef ARM_PRIVATE
+#define ARM_LOCAL static
+#define ARM_DIRECT(c) ((void)(c), true)
+#define ARM_IF_PRIVATE(c, call) ((void)0)
+#else
+#define ARM_LOCAL
+#define ARM_DIRECT(c) ((c)->direct)
+#define ARM_IF_PRIVATE(c, call)                                                                                        \
+    do {                                                                                                               \
+        if ((c)->direct) return (call);                                                                                \
+    } while (0)
+int64_t arm_private_submit(arm_ctx *c, int64_t who, int64_t tokens, int64_t now_ns);
+int64_t arm_private_settle(arm_ctx *c, int64_t handle, int64_t how, int64_t now_ns);
+int64_t arm_private_cancel(arm_ctx *c, int64_t handle, int64_t now_ns);
+int64_t arm_private_reap(arm_ctx *c, int64_t handle, int64_t now_ns);
+int64_t arm_private_advance(arm_ctx *c, int64_t now_ns);
+int64_t arm_private_try(arm_ctx *c, int64_t limit, int64_t amount, int64_t now_ns);
+#endif
+
 #ifdef ARM_FAULTS
 #define ARM_FAULT(step)                                                                                                \
     do {                                                                                                               \
@@ -172,6 +194,13 @@ struct arm_ctx {
     arm_io io;
     char *base;
     arm_arena *arena;
+    arm_ticket *tickets; /* the tables, at this participant's addresses */
+    arm_flow *flows;
+    arm_pool *pools;
+    arm_limit *limits;
+    arm_scope_rec *scopes;
+    arm_agent_rec *agents, *tenants;
+    arm_owner_rec *owners;
     arm_desc *desc;
     uint32_t slot;
     uint64_t claim; /* what it wrote there */
@@ -195,8 +224,8 @@ struct arm_ctx {
 
 /* --- transactions (arm_tx.c) --- */
 typedef int64_t (*arm_body)(arm_ctx *c, const int64_t *args);
-int64_t arm_run(arm_ctx *c, arm_body body, const int64_t *args, int64_t now_ns);
-void arm_note(arm_ctx *c, uint32_t kind, int64_t handle, uint32_t agent, uint32_t pool, uint32_t level, int64_t value);
+ARM_LOCAL int64_t arm_run(arm_ctx *c, arm_body body, const int64_t *args, int64_t now_ns);
+ARM_LOCAL void arm_note(arm_ctx *c, uint32_t kind, int64_t handle, uint32_t agent, uint32_t pool, uint32_t level, int64_t value);
 
 static inline uint32_t cell_no(arm_ctx *c, const cell *p) { return (uint32_t)(((const char *)p - c->base) >> 3); }
 
@@ -211,7 +240,7 @@ static inline uint32_t log_find(arm_ctx *c, uint32_t no) {
 }
 
 static inline uint64_t rd_word(arm_ctx *c, cell *p) {
-    if (c->direct) return atomic_load_explicit(p, memory_order_relaxed);
+    if (ARM_DIRECT(c)) return atomic_load_explicit(p, memory_order_relaxed);
     if (c->nwrites) {
         uint32_t i = log_find(c, cell_no(c, p));
         if (i) return atomic_load_explicit(&c->desc->write[i - 1].new_, memory_order_relaxed);
@@ -221,10 +250,10 @@ static inline uint64_t rd_word(arm_ctx *c, cell *p) {
     return w;
 }
 
-void log_word(arm_ctx *c, cell *p, uint64_t value, bool wide);
+ARM_LOCAL void log_word(arm_ctx *c, cell *p, uint64_t value, bool wide);
 
 static inline void wr_word(arm_ctx *c, cell *p, uint64_t value, bool wide) {
-    if (c->direct) atomic_store_explicit(p, value, memory_order_relaxed);
+    if (ARM_DIRECT(c)) atomic_store_explicit(p, value, memory_order_relaxed);
     else log_word(c, p, value, wide);
 }
 
@@ -234,26 +263,27 @@ static inline void wr(arm_ctx *c, cell *p, uint32_t v) { wr_word(c, p, v, false)
 static inline void wrw(arm_ctx *c, cell *p, int64_t v) { wr_word(c, p, (uint64_t)v & WIDE_MASK, true); }
 
 /* Plain writes to a slot that this participant has CLAIMED: nobody else writes there; the version still moves on. */
-static inline void put_narrow(cell *p, uint32_t v) {
-    uint64_t w = atomic_load_explicit(p, memory_order_relaxed);
+static inline void put_word(arm_ctx *c, cell *p, uint64_t value, bool wide) {
+    uint64_t version = 0;
+    if (!ARM_DIRECT(c)) {
+        uint64_t w = atomic_load_explicit(p, memory_order_relaxed);
+        version = wide ? ((w >> 48) + 1) << 48 : ((w >> 32) + 1) << 32;
+    }
     ARM_FAULT(STEP_PRIVATE);
-    atomic_store_explicit(p, ((w >> 32) + 1) << 32 | v, memory_order_release);
+    atomic_store_explicit(p, version | value, memory_order_release);
 }
-static inline void put_wide(cell *p, int64_t v) {
-    uint64_t w = atomic_load_explicit(p, memory_order_relaxed);
-    ARM_FAULT(STEP_PRIVATE);
-    atomic_store_explicit(p, ((w >> 48) + 1) << 48 | ((uint64_t)v & WIDE_MASK), memory_order_release);
-}
+static inline void put_narrow(arm_ctx *c, cell *p, uint32_t v) { put_word(c, p, v, false); }
+static inline void put_wide(arm_ctx *c, cell *p, int64_t v) { put_word(c, p, (uint64_t)v & WIDE_MASK, true); }
 
 /* --- records --- */
-static inline arm_ticket *ticket(arm_ctx *c, uint32_t i) { return (arm_ticket *)(c->base + c->arena->tickets) + i; }
-static inline arm_flow *flow(arm_ctx *c, uint32_t i) { return (arm_flow *)(c->base + c->arena->flows) + i; }
-static inline arm_pool *pool(arm_ctx *c, uint32_t i) { return (arm_pool *)(c->base + c->arena->pools) + i; }
-static inline arm_limit *limit(arm_ctx *c, uint32_t i) { return (arm_limit *)(c->base + c->arena->limits) + i; }
-static inline arm_scope_rec *scope(arm_ctx *c, uint32_t i) { return (arm_scope_rec *)(c->base + c->arena->scopes) + i; }
-static inline arm_agent_rec *agent(arm_ctx *c, uint32_t i) { return (arm_agent_rec *)(c->base + c->arena->agents) + i; }
-static inline arm_agent_rec *tenant(arm_ctx *c, uint32_t i) { return (arm_agent_rec *)(c->base + c->arena->tenants) + i; }
-static inline arm_owner_rec *owner(arm_ctx *c, uint32_t i) { return (arm_owner_rec *)(c->base + c->arena->owners) + i; }
+static inline arm_ticket *ticket(arm_ctx *c, uint32_t i) { return c->tickets + i; }
+static inline arm_flow *flow(arm_ctx *c, uint32_t i) { return c->flows + i; }
+static inline arm_pool *pool(arm_ctx *c, uint32_t i) { return c->pools + i; }
+static inline arm_limit *limit(arm_ctx *c, uint32_t i) { return c->limits + i; }
+static inline arm_scope_rec *scope(arm_ctx *c, uint32_t i) { return c->scopes + i; }
+static inline arm_agent_rec *agent(arm_ctx *c, uint32_t i) { return c->agents + i; }
+static inline arm_agent_rec *tenant(arm_ctx *c, uint32_t i) { return c->tenants + i; }
+static inline arm_owner_rec *owner(arm_ctx *c, uint32_t i) { return c->owners + i; }
 
 #define GEN_MASK ((INT64_C(1) << 38) - 1)
 static inline int64_t make_handle(uint32_t index, int64_t state) { return ((state >> 4) & GEN_MASK) << 24 | index; }
@@ -275,48 +305,48 @@ static inline void earliest(arm_ctx *c, int64_t t) {
 }
 
 /* --- queue (arm_flow.c): enqueue and dequeue keep every list, count and virtual time right --- */
-void queue_add(arm_ctx *c, uint32_t t, bool front);
-void queue_remove(arm_ctx *c, uint32_t t);              /* cancelled, lifted or parked: costs its flow nothing */
-void queue_serve(arm_ctx *c, uint32_t t, bool in_turn); /* granted: charges its flow */
-void count_waiting(arm_ctx *c, uint32_t p, int by);
-void queue_lift(arm_ctx *c, uint32_t p);                /* ageing and boost, a bounded number a call */
-void queue_adjust(arm_ctx *c, uint32_t t, int64_t difference);
-int64_t queue_cost(arm_ctx *c, uint32_t p, uint32_t meta, int64_t tokens, int64_t lane_us);
-uint32_t queue_level(arm_ctx *c, uint32_t a, uint32_t klass, uint32_t policy, int32_t custom);
-void queue_usage(arm_ctx *c, uint32_t a, uint32_t klass, int64_t lane_us, int64_t tokens);
+ARM_LOCAL void queue_add(arm_ctx *c, uint32_t t, bool front);
+ARM_LOCAL void queue_remove(arm_ctx *c, uint32_t t);              /* cancelled, lifted or parked: costs its flow nothing */
+ARM_LOCAL void queue_serve(arm_ctx *c, uint32_t t, bool in_turn); /* granted: charges its flow */
+ARM_LOCAL void count_waiting(arm_ctx *c, uint32_t p, int by);
+ARM_LOCAL void queue_lift(arm_ctx *c, uint32_t p);                /* ageing and boost, a bounded number a call */
+ARM_LOCAL void queue_adjust(arm_ctx *c, uint32_t t, int64_t difference);
+ARM_LOCAL int64_t queue_cost(arm_ctx *c, uint32_t p, uint32_t meta, int64_t tokens, int64_t lane_us);
+ARM_LOCAL uint32_t queue_level(arm_ctx *c, uint32_t a, uint32_t klass, uint32_t policy, int32_t custom);
+ARM_LOCAL void queue_usage(arm_ctx *c, uint32_t a, uint32_t klass, int64_t lane_us, int64_t tokens);
 /* Tickets in order of service, at most ARM_SCAN of a level. */
 typedef struct {
     uint32_t level, tenant_flow, agent_flow, ticket, left, depth;
 } arm_walk;
-uint32_t walk_first(arm_ctx *c, arm_pool *p, arm_walk *w, uint32_t level);
-uint32_t walk_next(arm_ctx *c, arm_walk *w);
+ARM_LOCAL uint32_t walk_first(arm_ctx *c, arm_pool *p, arm_walk *w, uint32_t level);
+ARM_LOCAL uint32_t walk_next(arm_ctx *c, arm_walk *w);
 
 /* --- limits (arm_limit.c) --- */
-bool limits_fit(arm_ctx *c, uint32_t t, int *lacking);
-void limits_take(arm_ctx *c, uint32_t t);
-void limits_settle(arm_ctx *c, uint32_t t, int64_t tokens, bool refund);
-int64_t limits_due(arm_ctx *c, uint32_t t);
-int limits_too_large(arm_ctx *c, arm_pool *p, int64_t tokens, int64_t memory);
-void limits_save(arm_ctx *c, uint32_t t);
+ARM_LOCAL bool limits_fit(arm_ctx *c, uint32_t t, int *lacking);
+ARM_LOCAL void limits_take(arm_ctx *c, uint32_t t);
+ARM_LOCAL void limits_settle(arm_ctx *c, uint32_t t, int64_t tokens, bool refund);
+ARM_LOCAL int64_t limits_due(arm_ctx *c, uint32_t t);
+ARM_LOCAL int limits_too_large(arm_ctx *c, arm_pool *p, int64_t tokens, int64_t memory);
+ARM_LOCAL void limits_save(arm_ctx *c, uint32_t t);
 
 /* --- scopes (arm_scope.c) --- */
-int64_t scope_open_at(arm_ctx *c, uint32_t s); /* 0: open now */
-void scope_started(arm_ctx *c, uint32_t s);
-void scope_succeeded(arm_ctx *c, uint32_t s);
-void scope_park(arm_ctx *c, uint32_t t);
-void scope_unpark(arm_ctx *c, uint32_t p);
-void scope_drop(arm_ctx *c, uint32_t t);
+ARM_LOCAL int64_t scope_open_at(arm_ctx *c, uint32_t s); /* 0: open now */
+ARM_LOCAL void scope_started(arm_ctx *c, uint32_t s);
+ARM_LOCAL void scope_succeeded(arm_ctx *c, uint32_t s);
+ARM_LOCAL void scope_park(arm_ctx *c, uint32_t t);
+ARM_LOCAL void scope_unpark(arm_ctx *c, uint32_t p);
+ARM_LOCAL void scope_drop(arm_ctx *c, uint32_t t);
 
 /* --- dispatch (arm_dispatch.c) --- */
-void dispatch(arm_ctx *c, uint32_t domain);
-void mail_drop(arm_ctx *c, uint32_t t);
-void dispatch_rest(arm_ctx *c, int64_t now_ns, uint32_t domain);
-int64_t run_and_dispatch(arm_ctx *c, arm_body body, const int64_t *args, int64_t now_ns, uint32_t domain);
-void grant(arm_ctx *c, uint32_t t, bool queued, bool in_turn, bool loan);
-bool lane_free(arm_ctx *c, arm_pool *p);
-void child_wait(arm_ctx *c, uint32_t t);
-void child_leave(arm_ctx *c, uint32_t t);
-void lane_give_back(arm_ctx *c, uint32_t t);
-bool alive(arm_ctx *c, uint32_t index_plus_1, uint32_t gen, int *state);
+ARM_LOCAL void dispatch(arm_ctx *c, uint32_t domain);
+ARM_LOCAL void mail_drop(arm_ctx *c, uint32_t t);
+ARM_LOCAL void dispatch_rest(arm_ctx *c, int64_t now_ns, uint32_t domain);
+ARM_LOCAL int64_t run_and_dispatch(arm_ctx *c, arm_body body, const int64_t *args, int64_t now_ns, uint32_t domain);
+ARM_LOCAL void grant(arm_ctx *c, uint32_t t, bool queued, bool in_turn, bool loan);
+ARM_LOCAL bool lane_free(arm_ctx *c, arm_pool *p);
+ARM_LOCAL void child_wait(arm_ctx *c, uint32_t t);
+ARM_LOCAL void child_leave(arm_ctx *c, uint32_t t);
+ARM_LOCAL void lane_give_back(arm_ctx *c, uint32_t t);
+ARM_LOCAL bool alive(arm_ctx *c, uint32_t index_plus_1, uint32_t gen, int *state);
 
 #endif

@@ -233,6 +233,7 @@ static int64_t try_body(arm_ctx *c, const int64_t *args) {
 }
 
 int64_t arm_try(arm_ctx *c, int64_t index, int64_t amount, int64_t now_ns) {
+    ARM_IF_PRIVATE(c, arm_private_try(c, index, amount, now_ns));
     if (index < 0 || index >= c->arena->config.limits || amount <= 0 || amount > UINT32_MAX) return ARM_E_ARGUMENT;
     c->io.next_due_ns = -1;
     return arm_run(c, try_body, (int64_t[]){index, amount}, now_ns);

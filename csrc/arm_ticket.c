@@ -89,24 +89,24 @@ static int64_t submit_body(arm_ctx *c, const int64_t *args) {
     if (policy == ARM_FIFO || policy == ARM_PRIORITY) meta |= META_FLAT;
     if (policy == ARM_RR) meta |= META_TURN;
     if (policy == ARM_CUSTOM) meta |= META_CUSTOM;
-    put_narrow(&k->meta, meta);
-    put_wide(&k->who, (int64_t)a | (int64_t)s << 24 | (int64_t)c->slot << 36);
-    put_narrow(&k->tokens, (uint32_t)tokens);
-    put_wide(&k->memory, q->memory);
-    put_wide(&k->submitted, c->now);
-    put_wide(&k->idle, q->idle_us);
-    put_wide(&k->run_until, q->run_us);
-    put_wide(&k->blocked, 0);
-    put_wide(&k->cost, 0);
-    put_wide(&k->key, q->key);
-    put_wide(&k->arrival, (int64_t)(c->root >> 16));
-    put_narrow(&k->passes, 0);
-    put_narrow(&k->parent, 0);
-    put_narrow(&k->lender, 0);
-    put_narrow(&k->loan, 0);
-    put_narrow(&k->kids, 0);
-    put_narrow(&k->whead, 0);
-    put_narrow(&k->wtail, 0);
+    put_narrow(c, &k->meta, meta);
+    put_wide(c, &k->who, (int64_t)a | (int64_t)s << 24 | (int64_t)c->slot << 36);
+    put_narrow(c, &k->tokens, (uint32_t)tokens);
+    put_wide(c, &k->memory, q->memory);
+    put_wide(c, &k->submitted, c->now);
+    put_wide(c, &k->idle, q->idle_us);
+    put_wide(c, &k->run_until, q->run_us);
+    put_wide(c, &k->blocked, 0);
+    put_wide(c, &k->cost, 0);
+    put_wide(c, &k->key, q->key);
+    put_wide(c, &k->arrival, (int64_t)(c->root >> 16));
+    put_narrow(c, &k->passes, 0);
+    put_narrow(c, &k->parent, 0);
+    put_narrow(c, &k->lender, 0);
+    put_narrow(c, &k->loan, 0);
+    put_narrow(c, &k->kids, 0);
+    put_narrow(c, &k->whead, 0);
+    put_narrow(c, &k->wtail, 0);
     atomic_store_explicit(&k->beat, (uint64_t)(state >> 4) << 48, memory_order_release);
 
     /* nested in another lease: the nearest one of the same pool may lend its lane */
@@ -114,15 +114,15 @@ static int64_t submit_body(arm_ctx *c, const int64_t *args) {
     arm_ticket *up = q->parent ? live(c, q->parent, &up_state) : NULL;
     bool loan = false;
     if (up && state_of(up_state) == ARM_RUNNING) {
-        put_narrow(&k->parent, handle_index(q->parent) + 1);
-        put_narrow(&k->parent_gen, (uint32_t)(up_state >> 4));
+        put_narrow(c, &k->parent, handle_index(q->parent) + 1);
+        put_narrow(c, &k->parent_gen, (uint32_t)(up_state >> 4));
         uint32_t i = handle_index(q->parent) + 1;
         for (int depth = 0; i && depth < 16; depth++) {
             int st;
             uint32_t gen = (uint32_t)(rdw(c, &ticket(c, i - 1)->state) >> 4);
             if (meta_pool(rd(c, &ticket(c, i - 1)->meta)) == p) {
-                put_narrow(&k->lender, i);
-                put_narrow(&k->lender_gen, gen);
+                put_narrow(c, &k->lender, i);
+                put_narrow(c, &k->lender_gen, gen);
                 loan = rd(c, &ticket(c, i - 1)->loan) == 0;
                 break;
             }
@@ -172,6 +172,7 @@ static int64_t fetch_body(arm_ctx *c, const int64_t *args) {
 }
 
 int64_t arm_submit(arm_ctx *c, int64_t who, int64_t tokens, int64_t now_ns) {
+    ARM_IF_PRIVATE(c, arm_private_submit(c, who, tokens, now_ns));
     arm_request *q = &c->io.req;
     uint32_t p = who & 1023;
     int64_t rc = ARM_E_ARGUMENT;
@@ -268,6 +269,7 @@ static int64_t end_ticket(arm_ctx *c, arm_body body, int64_t handle, int64_t how
 }
 
 int64_t arm_settle(arm_ctx *c, int64_t handle, int64_t how, int64_t now_ns) {
+    ARM_IF_PRIVATE(c, arm_private_settle(c, handle, how, now_ns));
     if (how < 0 || (how & 3) == 3 || how >> 2 > INT64_C(2000000000)) return ARM_E_ARGUMENT;
     return end_ticket(c, settle_body, handle, how, now_ns);
 }
@@ -288,7 +290,10 @@ static int64_t cancel_body(arm_ctx *c, const int64_t *args) {
     return ARM_OK;
 }
 
-int64_t arm_cancel(arm_ctx *c, int64_t handle, int64_t now_ns) { return end_ticket(c, cancel_body, handle, 0, now_ns); }
+int64_t arm_cancel(arm_ctx *c, int64_t handle, int64_t now_ns) {
+    ARM_IF_PRIVATE(c, arm_private_cancel(c, handle, now_ns));
+    return end_ticket(c, cancel_body, handle, 0, now_ns);
+}
 
 static int64_t reap_body(arm_ctx *c, const int64_t *args) {
     int64_t state;
@@ -304,7 +309,10 @@ static int64_t reap_body(arm_ctx *c, const int64_t *args) {
     return ARM_OK;
 }
 
-int64_t arm_reap(arm_ctx *c, int64_t handle, int64_t now_ns) { return end_ticket(c, reap_body, handle, 0, now_ns); }
+int64_t arm_reap(arm_ctx *c, int64_t handle, int64_t now_ns) {
+    ARM_IF_PRIVATE(c, arm_private_reap(c, handle, now_ns));
+    return end_ticket(c, reap_body, handle, 0, now_ns);
+}
 
 int arm_heartbeat(arm_ctx *c, int64_t handle, int64_t now_ns) {
     uint32_t i = handle_index(handle);

@@ -134,13 +134,13 @@ static void start(arm_ctx *c) {
 int64_t arm_run(arm_ctx *c, arm_body body, const int64_t *args, int64_t now_ns) {
     int64_t rc;
     c->now = now_ns < c->arena->config.epoch_ns ? 0 : (now_ns - c->arena->config.epoch_ns) / 1000;
-    if (c->direct) {
+    if (ARM_DIRECT(c)) {
         c->root = atomic_load_explicit(&c->arena->root, memory_order_relaxed);
         start(c);
         rc = body(c, args);
         atomic_store_explicit(&c->arena->root, c->root + (1 << 16), memory_order_relaxed);
     }
-    while (!c->direct) {
+    while (!ARM_DIRECT(c)) {
         int jumped = setjmp(c->again);
         if (jumped == 2) return ARM_E_FULL;
         begin(c);
