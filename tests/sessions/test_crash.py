@@ -14,9 +14,10 @@ import pytest
 
 from agentrm.context.messages import Message, ToolCall, ToolResult, make
 from agentrm.context.pairs import find_breaks
-from agentrm.context.sessions import Compacted, CompactionTask, Session, SessionStore, run_call
+from agentrm.context.sessions import Session, SessionStore, run_call
 from agentrm.storage import Disk
 from agentrm.storage.frames import scan
+from tests.sessions.compactors import KeepTwo
 
 KILLS = 200
 
@@ -56,11 +57,6 @@ class KillingDisk(Disk):
         super().truncate(fd, length)
 
 
-def keep_two(task: CompactionTask) -> Compacted:
-    summary = make("user", f"summary of {len(task.messages)}")
-    return Compacted([summary, *task.messages[-2:]])
-
-
 def live(root: Path, life: int, disk: Disk, rng: random.Random, say: Callable[[str], None]) -> None:
     """What the process does until it is killed: it tells what was acknowledged, its tools leave traces."""
 
@@ -71,7 +67,7 @@ def live(root: Path, life: int, disk: Disk, rng: random.Random, say: Callable[[s
 
     fsync = rng.choice(["always", "batch", "never"])
     options = {"segment_bytes": 3000, "batch_records": 3}
-    store = SessionStore(root / "store", disk=disk, fsync=fsync, compactor=keep_two, journal=options)
+    store = SessionStore(root / "store", disk=disk, fsync=fsync, compactor=KeepTwo(), journal=options)
     session = store.open("s")
     for number in range(10_000):
         name = f"{life}.{number}"
@@ -84,7 +80,7 @@ def live(root: Path, life: int, disk: Disk, rng: random.Random, say: Callable[[s
             for one in ids:
                 run_call(session, one, lambda one=one: tool(one))  # type: ignore[misc]
         elif deed == "compact":
-            session.context(10)
+            session.compact(2)
             continue
         elif deed == "sleep":
             session.hibernate()
@@ -183,7 +179,7 @@ def _start(session: Session) -> None:
 
 
 def _compact(session: Session) -> None:
-    session.context(10)
+    session.compact(2)
 
 
 def _queue(session: Session) -> None:
@@ -191,10 +187,8 @@ def _queue(session: Session) -> None:
 
 
 @pytest.mark.parametrize("last", [_say, _act, _answer, _start, _compact, _queue])
-def test_a_tail_torn_at_every_byte_leaves_a_valid_session(
-    tmp_path: Path, last: Callable[[Session], None]
-) -> None:
-    store = SessionStore(tmp_path / "whole", compactor=keep_two)
+def test_a_tail_torn_at_every_byte_leaves_a_valid_session(tmp_path: Path, last: Callable[[Session], None]) -> None:
+    store = SessionStore(tmp_path / "whole", compactor=KeepTwo())
     session = store.open("s")
     session.extend(make("user", str(n), id=f"m{n}") for n in range(5))
     session.append(Message("a", "assistant", (ToolCall("c0", "act", "{}"),)))

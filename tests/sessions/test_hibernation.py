@@ -13,7 +13,6 @@ import pytest
 
 from agentrm.context.messages import Message, ToolCall, make
 from agentrm.context.sessions import (
-    Compacted,
     Session,
     SessionClosed,
     SessionDraining,
@@ -26,13 +25,14 @@ from agentrm.context.sessions import (
 from agentrm.context.sessions.hibernation import read_header, read_hibernated
 from agentrm.errors import AgentRMError
 from agentrm.storage import AesGcmSealer, DamagedData, FaultyDisk, WriteFailed, WrongKey
+from tests.sessions.compactors import KeepTwo
 
 
 def full(store: SessionStore) -> Session:
     """A session with something of everything."""
     session = store.open("s", tenant="t")
     session.extend(make("user", f"text {n}", id=f"m{n}") for n in range(6))
-    session.context(10)
+    session.compact(2)
     session.append(Message("a", "assistant", (ToolCall("c1", "act", "{}"), ToolCall("c2", "act", "{}"))))
     run_call(session, "c1", lambda: "done")
     session.await_approval("c2")
@@ -58,14 +58,10 @@ def seen(session: Session) -> object:
     )
 
 
-def two_last(task: object) -> Compacted:
-    return Compacted([make("user", "summary", id="sum"), *task.messages[-2:]])  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("sealed", [False, True])
 def test_everything_comes_back_elsewhere(tmp_path: Path, sealed: bool) -> None:
     sealer = AesGcmSealer({"k": os.urandom(32)}) if sealed else None
-    session = full(SessionStore(tmp_path / "a", compactor=two_last, sealer=sealer))
+    session = full(SessionStore(tmp_path / "a", compactor=KeepTwo(), sealer=sealer))
     before = seen(session)
     file = Path(session.hibernate())
     restored = SessionStore(tmp_path / "b", sealer=sealer).restore(file)
@@ -74,7 +70,7 @@ def test_everything_comes_back_elsewhere(tmp_path: Path, sealed: bool) -> None:
 
 
 def test_another_process_restores_the_same_bytes(tmp_path: Path) -> None:
-    session = full(SessionStore(tmp_path / "a", compactor=two_last))
+    session = full(SessionStore(tmp_path / "a", compactor=KeepTwo()))
     before = [m.to_json() for m in session.tier0()]
     file = session.hibernate()
     script = (

@@ -15,8 +15,6 @@ import pytest
 from agentrm.context.messages import Message, Text, ToolCall, ToolResult, make
 from agentrm.context.pairs import find_breaks
 from agentrm.context.sessions import (
-    Compacted,
-    CompactionTask,
     MessageConflict,
     MessageNotFound,
     NotAuthorised,
@@ -27,7 +25,9 @@ from agentrm.context.sessions import (
     SessionStore,
     run_call,
 )
+from agentrm.errors import ConfigError
 from agentrm.storage import AesGcmSealer, FaultyDisk, Quota, QuotaExceeded, StorageFull, WrongKey
+from tests.sessions.compactors import KeepTwo
 
 
 def user(text: str, id: str | None = None) -> Message:
@@ -145,9 +145,7 @@ def test_an_approval_outlives_its_process_and_can_expire(tmp_path: Path) -> None
 
 def test_a_safe_tool_may_run_again_by_its_name(tmp_path: Path) -> None:
     with SessionStore(tmp_path).open("s") as session:
-        session.append(
-            Message("a", "assistant", (ToolCall("c1", "read", "{}"), ToolCall("c2", "send", "{}")))
-        )
+        session.append(Message("a", "assistant", (ToolCall("c1", "read", "{}"), ToolCall("c2", "send", "{}"))))
         session.start_call("c1")
         session.start_call("c2")
     session = SessionStore(tmp_path, safe_tools=["read"]).open("s")
@@ -186,57 +184,103 @@ def test_threads_append_without_losing_anything(store: SessionStore) -> None:
 # -- tiers
 
 
-def summarise(task: CompactionTask) -> Compacted:
-    """Everything but the last two messages becomes one."""
-    text = f"summary of {len(task.messages) - 2} messages"
-    return Compacted([make("user", text, id=f"sum-{len(task.messages)}"), *task.messages[-2:]])
-
-
 def test_a_compaction_changes_tier_0_and_nothing_else(tmp_path: Path) -> None:
-    session = SessionStore(tmp_path, compactor=summarise).open("s")
+    session = SessionStore(tmp_path, compactor=KeepTwo()).open("s")
     session.extend(user(f"word{n}", f"m{n}") for n in range(10))
-    assert texts(session.context(100)) == ["summary of 8 messages", "word8", "word9"]
+    session.compact(2)
+    assert texts(session.tier0()) == ["summary of 8 for None", "word8", "word9"]
     session.append(user("word10", "m10"))
-    assert texts(session.tier0()) == ["summary of 8 messages", "word8", "word9", "word10"]
+    assert texts(session.tier0()) == ["summary of 8 for None", "word8", "word9", "word10"]
     session.close()
     session = SessionStore(tmp_path).open("s")
-    assert texts(session.tier0()) == ["summary of 8 messages", "word8", "word9", "word10"]
+    assert texts(session.tier0()) == ["summary of 8 for None", "word8", "word9", "word10"]
     assert texts(session.messages()) == [f"word{n}" for n in range(11)]
     assert session.recall("m3").text == "word3"
     assert [hit.id for hit in session.search("word3")] == ["m3"]
 
 
-def test_what_arrives_during_a_compaction_is_carried_over(tmp_path: Path) -> None:
-    def slow(task: CompactionTask) -> Compacted:
-        session.append(user("meanwhile"))
-        return summarise(task)
+def test_a_context_is_compacted_above_the_high_watermark_and_only_grows_below(tmp_path: Path) -> None:
+    session = SessionStore(tmp_path, compactor=KeepTwo(), high=0.8, low=0.5).open("s")
+    before: list[str] = []
+    compactions = 0
+    for number in range(30):
+        session.append(user(str(number), f"m{number}"))
+        shown = texts(session.context(10))
+        assert len(shown) <= 8
+        if shown[: len(before)] != before:
+            compactions += 1
+        before = shown
+    assert compactions == 4
 
-    session = SessionStore(tmp_path, compactor=slow).open("s")
-    session.extend(user(str(n)) for n in range(4))
-    assert texts(session.context(100)) == ["summary of 2 messages", "2", "3", "meanwhile"]
+
+def test_a_context_for_a_request_is_made_from_everything_and_stays_out_of_tier_0(tmp_path: Path) -> None:
+    session = SessionStore(tmp_path, compactor=KeepTwo()).open("s")
+    session.extend(user(str(n), f"m{n}") for n in range(9))
+    session.compact(2)
+    tier0 = session.tier0()
+    assert texts(session.context(10, "why?")) == ["summary of 7 for why?", "7", "8"]
+    assert session.tier0() == tier0
 
 
-def test_a_transient_context_leaves_tier_0_as_it_is(tmp_path: Path) -> None:
-    def transient(task: CompactionTask) -> Compacted:
-        assert task.query == "q"
-        return Compacted([task.recall("m1")], persist=False)
-
-    session = SessionStore(tmp_path, compactor=transient).open("s")
+def test_a_history_that_fits_is_shown_as_it_is_whatever_the_request(tmp_path: Path) -> None:
+    session = SessionStore(tmp_path, compactor=KeepTwo()).open("s")
     session.extend(user(str(n), f"m{n}") for n in range(4))
-    assert texts(session.context(100, "q")) == ["1"]
-    assert len(session.tier0()) == 4
+    assert texts(session.context(100, "why?")) == texts(session.context(100)) == ["0", "1", "2", "3"]
 
 
-def test_a_call_that_a_compaction_cut_off_from_its_result_is_mended(tmp_path: Path) -> None:
-    session = SessionStore(tmp_path, compactor=lambda t: Compacted(t.messages[-1:])).open("s")
-    session.extend([user("go"), call("c"), result("c")])
-    assert not find_breaks(session.context(1))
+def test_what_arrives_during_a_compaction_is_carried_over(tmp_path: Path) -> None:
+    session = SessionStore(tmp_path, compactor=KeepTwo(lambda: session.append(user("meanwhile")))).open("s")
+    session.extend(user(str(n)) for n in range(4))
+    session.compact(2)
+    assert texts(session.tier0()) == ["summary of 2 for None", "2", "3", "meanwhile"]
+
+
+def test_of_two_compactions_at_once_one_is_stored(tmp_path: Path) -> None:
+    nested: list[None] = []
+
+    def once() -> None:
+        if not nested:
+            nested.append(None)
+            session.compact(2)
+
+    session = SessionStore(tmp_path, compactor=KeepTwo(once)).open("s")
+    session.extend(user(str(n)) for n in range(6))
+    session.compact(2)
+    assert texts(session.tier0()) == ["summary of 4 for None", "4", "5"]
+
+
+def test_a_call_that_a_compaction_cut_off_from_its_result_is_mended(store: SessionStore) -> None:
+    session = store.open("s")
+    session.extend([user("go"), call("c"), result("c"), user("and?")])
+    session.set_view(["t-c"])
+    assert not find_breaks(session.tier0())
+    session.set_view(["a-c"])
+    assert not find_breaks(session.tier0())
+
+
+def test_the_extractive_compactor_is_the_default_and_needs_no_model(store: SessionStore) -> None:
+    session = store.open("s")
+    session.append(make("user", "The order number is ORD-7731-X and the deadline is 2027-03-04.", id="key"))
+    for number in range(60):
+        session.append(make("assistant", f"Some words of no weight about the weather, day {number}. " * 8))
+    session.append(user("go on"))
+    shown = session.context(1500)
+    assert not find_breaks(shown)
+    assert len(shown) < 62 and "ORD-7731-X" in "".join(texts(shown))
+    assert len(session.messages()) == 62
+    asked = session.context(1500, "What is the order number?")
+    assert "ORD-7731-X" in "".join(texts(asked))
+
+
+def test_watermarks_must_make_sense(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="0 < low < high <= 1"):
+        SessionStore(tmp_path, high=0.4, low=0.5)
 
 
 def test_paged_out_messages_are_read_from_the_journal(tmp_path: Path) -> None:
-    session = SessionStore(tmp_path, compactor=summarise).open("s")
+    session = SessionStore(tmp_path, compactor=KeepTwo()).open("s")
     session.extend(user("x" * 1000 + str(n), f"m{n}") for n in range(20))
-    session.context(100)
+    session.compact(2)
     held = [e for e in session._state.entries if e.message is not None or e.raw is not None]
     assert len(held) == 2
     assert session.recall("m0").text.endswith("x0")
@@ -302,8 +346,7 @@ def test_an_owner_that_was_taken_over_can_write_no_more(store: SessionStore, tmp
 def test_an_owner_elsewhere_is_not_judged_dead(store: SessionStore, tmp_path: Path) -> None:
     store.open("s").close()
     store.layout.owner("default", "s").write_text(
-        '{"host": "elsewhere", "boot": "b", "namespace": "n", "pid": 1, "started": "1",'
-        ' "nonce": "x", "since": 0}'
+        '{"host": "elsewhere", "boot": "b", "namespace": "n", "pid": 1, "started": "1", "nonce": "x", "since": 0}'
     )
     with pytest.raises(SessionLocked, match="on elsewhere"):
         store.open("s")
@@ -321,9 +364,7 @@ if os.fork() == 0:
     os._exit(0)
 os._exit(0)
 """
-    child = subprocess.Popen(
-        [sys.executable, "-c", script, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    child = subprocess.Popen([sys.executable, "-c", script, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None and child.stdin is not None
     child.wait()
     session = SessionStore(tmp_path).open("s")
@@ -423,16 +464,14 @@ def test_any_single_fault_anywhere_loses_nothing_acknowledged(tmp_path: Path, rn
     for trial in range(60):
         disk = FaultyDisk()
         root = tmp_path / str(trial)
-        store = SessionStore(
-            root, disk=disk, fsync=rng.choice(["always", "batch", "never"]), compactor=summarise
-        )
+        store = SessionStore(root, disk=disk, fsync=rng.choice(["always", "batch", "never"]), compactor=KeepTwo())
         session, acknowledged = store.open("s"), []
         op = rng.choice(["write", "fsync", "rename", "truncate", "fsync_dir"])
         disk.fail(op, after=rng.randrange(30), written=rng.randrange(40), times=rng.randrange(1, 4))
         for number in range(25):
             try:
                 if number % 10 == 7:
-                    session.context(1)
+                    session.compact(2)
                 if number % 10 == 9:
                     session.hibernate()
                     session = store.restore("s")

@@ -23,13 +23,11 @@ from agentrm.context.sessions.state import Pending, blob_prefix
 from agentrm.context.sessions.store import Card, SessionStore
 from agentrm.context.sessions.sweep import Swept, Woken, sweep, wake
 from agentrm.context.sessions.verify import Verified, verify
-from agentrm.context.sessions.view import Compacted, CompactionTask, Compactor, Hit
+from agentrm.context.sessions.view import Compactor, Hit
 
 __all__ = [
     "CallFinished",
     "Card",
-    "Compacted",
-    "CompactionTask",
     "Compactor",
     "Hit",
     "MessageConflict",

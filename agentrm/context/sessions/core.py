@@ -35,16 +35,22 @@ class SessionCore:
         charge: Callable[[int], None],
         sleep: Callable[[Any], str],
         left: Callable[[Any], None],
-        compactor: Compactor | None,
+        compactor: Callable[[], Compactor],
+        watermarks: tuple[float, float],
     ) -> None:
         self.tenant, self.id = tenant, session
         self._journal, self._state, self._owner, self._index = journal, state, lock, index
-        self._wall, self._charge, self._compactor = wall, charge, compactor
+        self._wall, self._charge, self._make_compactor = wall, charge, compactor
         self._blobs, self._sleep, self._left = blobs, sleep, left
         self.created, self.active_before_opening = state.created, state.last_at
         self._lock = threading.RLock()
         self._closed = ""
         self._draining = False
+        self._high, self._low = watermarks
+
+    @property
+    def _compactor(self) -> Compactor:
+        return self._make_compactor()
 
     @property
     def name(self) -> str:
@@ -99,8 +105,7 @@ class SessionCore:
                     continue
                 if entry is not None or message.id in ids:
                     raise MessageConflict(
-                        f"session {self.name} has another message with the id {message.id!r}. "
-                        "Give this one a new id."
+                        f"session {self.name} has another message with the id {message.id!r}. Give this one a new id."
                     )
                 self._refuse_second_result(message)
                 ids.add(message.id)

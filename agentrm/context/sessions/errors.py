@@ -47,9 +47,7 @@ class SessionExists(SessionError):
 
     def __init__(self, tenant: str, session: str) -> None:
         self.tenant, self.session = tenant, session
-        super().__init__(
-            f"tenant {tenant!r} has a session {session!r} already. Open that one or choose another name."
-        )
+        super().__init__(f"tenant {tenant!r} has a session {session!r} already. Open that one or choose another name.")
 
 
 class SessionLocked(SessionError):
@@ -85,9 +83,7 @@ class SessionDraining(SessionError):
     """The session is about to hibernate and starts no new work. Queue messages instead (`enqueue`)."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(
-            f"session {name} is draining: it starts no new calls. Queue the work with enqueue()."
-        )
+        super().__init__(f"session {name} is draining: it starts no new calls. Queue the work with enqueue().")
 
 
 class SessionForked(SessionError):

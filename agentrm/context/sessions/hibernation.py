@@ -58,9 +58,7 @@ def _context(tenant: str, session: str) -> bytes:
     return f"hibernation\0{tenant}\0{session}".encode()
 
 
-def write_hibernated(
-    path: Path, held: Hibernated, *, disk: Disk, sealer: Sealer | None, package: str
-) -> None:
+def write_hibernated(path: Path, held: Hibernated, *, disk: Disk, sealer: Sealer | None, package: str) -> None:
     """Writes the file atomically and durably. Raises WriteFailed, StorageFull; the old file, if any, is then
     there.
     """

@@ -55,9 +55,7 @@ class TextIndex:
         return self._db
 
     def _prepared(self) -> sqlite3.Connection:
-        db = sqlite3.connect(
-            self._path or ":memory:", timeout=10, isolation_level=None, check_same_thread=False
-        )
+        db = sqlite3.connect(self._path or ":memory:", timeout=10, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=OFF")
         if db.execute("PRAGMA user_version").fetchone()[0] != _SCHEMA:
@@ -89,9 +87,7 @@ class TextIndex:
         return "w" + term.encode("utf-8", "surrogatepass").hex()
 
     def _number(self, db: sqlite3.Connection, tenant: str, session: str) -> tuple[int, int]:
-        row = db.execute(
-            "SELECT number, sequence FROM done WHERE tenant=? AND session=?", (tenant, session)
-        ).fetchone()
+        row = db.execute("SELECT number, sequence FROM done WHERE tenant=? AND session=?", (tenant, session)).fetchone()
         return (row[0], row[1]) if row else (0, 0)
 
     def indexed_to(self, tenant: str, session: str) -> int:
@@ -132,8 +128,7 @@ class TextIndex:
             if not wanted or not number or k < 1:
                 return []
             rows = db.execute(
-                "SELECT sequence, bm25(words) FROM words WHERE words MATCH ? "
-                "ORDER BY bm25(words), sequence LIMIT ?",
+                "SELECT sequence, bm25(words) FROM words WHERE words MATCH ? ORDER BY bm25(words), sequence LIMIT ?",
                 (f"s{number} AND ({' OR '.join(wanted)})", k),
             ).fetchall()
         return [(row[0], -row[1]) for row in rows]

@@ -128,9 +128,7 @@ class OwnerLock:
         self.owner, self.predecessor = owner, predecessor
 
     @classmethod
-    def acquire(
-        cls, path: Path, name: str, *, wall: Callable[[], float], takeover: bool = False
-    ) -> OwnerLock:
+    def acquire(cls, path: Path, name: str, *, wall: Callable[[], float], takeover: bool = False) -> OwnerLock:
         """Becomes the owner, or raises SessionLocked. Never waits for another owner.
 
         `takeover` makes an owner whose death can't be proved lose the session; its next write raises

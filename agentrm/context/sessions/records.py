@@ -50,9 +50,7 @@ def message_of(text: str) -> Message:
     return Message.from_json(_loads(text)[0])
 
 
-def message_record(
-    message: Message, at: float, *, queue_id: str | None = None, replaceable: bool = False
-) -> bytes:
+def message_record(message: Message, at: float, *, queue_id: str | None = None, replaceable: bool = False) -> bytes:
     """The payload that adds `message` to the conversation.
 
     `replaceable` is for a stand-in whose real result may come later.

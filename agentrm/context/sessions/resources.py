@@ -30,11 +30,7 @@ Checker = Callable[[Resource], str | None]
 def _files(root: Path) -> tuple[str, ...]:
     if not root.is_dir():
         return ()
-    found = (
-        os.path.relpath(os.path.join(folder, name), root)
-        for folder, _, names in os.walk(root)
-        for name in names
-    )
+    found = (os.path.relpath(os.path.join(folder, name), root) for folder, _, names in os.walk(root) for name in names)
     return tuple(sorted(islice(found, _MOST_FILES)))
 
 

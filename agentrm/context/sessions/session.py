@@ -14,11 +14,12 @@ from typing import Any
 
 from agentrm.context.messages import SYNTHETIC, Message, make
 from agentrm.context.pairs import repair
+from agentrm.context.result import CompactionResult
 from agentrm.context.sessions.errors import MessageNotFound
 from agentrm.context.sessions.records import encode
 from agentrm.context.sessions.resources import Resource, describe
 from agentrm.context.sessions.state import blob_prefix
-from agentrm.context.sessions.view import CompactionTask, Hit
+from agentrm.context.sessions.view import Hit
 from agentrm.context.sessions.work import SessionWork
 
 __all__ = ["Recovery", "Session"]
@@ -118,31 +119,43 @@ class Session(SessionWork):
             return repair(items, self._state.open_calls()).messages
 
     def context(self, budget: int, query: str | None = None) -> tuple[Message, ...]:
-        """What the model should see within `budget` tokens; `query` says what the next request is about.
+        """What the model should see within `budget` tokens.
 
-        The session's compactor decides. What it marks as lasting becomes tier 0 and is stored; messages that
-        came in meanwhile are carried over behind it. Without a compactor this is `tier0()`, whatever the
-        budget.
+        Without a query this is tier 0. Above the high watermark (a share of the budget) it is compacted
+        first, down to the low one, and the result stays tier 0: between two compactions the list only grows,
+        so the provider's prefix cache holds. With a query (what the next request is about) and a history that
+        does not fit, the budget is filled from the whole conversation with what that request needs; this one
+        request sees it, tier 0 stays.
         """
         shown = self.tier0()
-        if self._compactor is None:
-            return shown
-        with self._lock:
-            before = len(self._state.view)
-            views = self._state.views
+        counter = self._compactor.counter
+        if query is not None:
+            whole = self.messages()
+            if len(whole) == len(shown) and counter.messages(shown) <= budget:
+                return shown
             calls = self._state.open_calls()
-        task = CompactionTask(shown, budget, query, calls, self.recall, self.search)
-        made = self._compactor(task)
-        if not made.persist:
-            return tuple(made.messages)
-        with self._lock:
-            if (
-                self._state.views != views
-            ):  # another thread's compaction came first; this one stays unrecorded
-                return tuple(made.messages)
-            late = self._state.view[before:]
-            self.set_view([*made.messages, *late])
+            return self._compactor.compact(whole, budget, query=query, open_calls=calls).messages
+        if counter.messages(shown) > self._high * budget:
+            self.compact(int(self._low * budget))
             return self.tier0()
+        return shown
+
+    def compact(self, target: int) -> CompactionResult:
+        """Brings tier 0 down to `target` tokens and stores that. Messages that arrive meanwhile are carried
+        over.
+
+        If another thread's compaction was stored first, this one's result is returned but not stored.
+        """
+        with self._lock:
+            self._alive()
+            before, views = len(self._state.view), self._state.views
+            shown, calls = self.tier0(), self._state.open_calls()
+        made = self._compactor.compact(shown, target, open_calls=calls)
+        if made.changed:
+            with self._lock:
+                if self._state.views == views:
+                    self.set_view([*made.messages, *self._state.view[before:]])
+        return made
 
     def set_view(self, items: Sequence[Message | str]) -> None:
         """Makes these messages (or ids of messages) tier 0 and stores that. Tier 2 keeps everything."""

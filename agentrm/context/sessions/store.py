@@ -32,7 +32,7 @@ from agentrm.context.sessions.session import Session
 from agentrm.context.sessions.sleep import refuse_fork, renamed, write_session
 from agentrm.context.sessions.snapshot import Snapshot
 from agentrm.context.sessions.state import SessionState, blob_prefix
-from agentrm.context.sessions.view import Compactor
+from agentrm.context.sessions.view import Compactor, default_compactor
 from agentrm.errors import ConfigError
 from agentrm.storage import (
     BlobStore,
@@ -77,8 +77,9 @@ class SessionStore:
 
     `blobs` is any `BlobStore`; default: SQLite in the folder. `fsync` and `journal` (further options of
     `Journal`) say what an acknowledged append guarantees. `quotas` bound a tenant's journals (bytes) and
-    sessions (items); "*" is for all others. `safe_tools` names tools whose calls may be run twice. `checkers`
-    judge attached resources by kind.
+    sessions (items); "*" is for all others. `compactor` makes contexts fit (default: agentrm's extractive
+    one) between the watermarks `high` and `low`, shares of the budget. `safe_tools` names tools whose calls
+    may be run twice. `checkers` judge attached resources by kind.
     """
 
     def __init__(
@@ -91,6 +92,8 @@ class SessionStore:
         sealer: Sealer | None = None,
         authorise: Authorise = _allow,
         compactor: Compactor | None = None,
+        high: float = 0.8,
+        low: float = 0.5,
         safe_tools: Collection[str] = (),
         checkers: Mapping[str, Checker] | None = None,
         embed: bool = True,
@@ -100,12 +103,13 @@ class SessionStore:
     ) -> None:
         self.layout = Layout(Path(root))
         self.layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._own_blobs = (
-            SqliteStore(self.layout.blobs, fsync=fsync, sealer=sealer) if blobs is None else None
-        )
+        self._own_blobs = SqliteStore(self.layout.blobs, fsync=fsync, sealer=sealer) if blobs is None else None
         self.blobs: BlobStore = blobs if blobs is not None else self._own_blobs  # type: ignore[assignment]
         self._fsync, self.sealer, self._disk = fsync, sealer, disk or Disk()
         self._quotas, self._authorise, self._compactor = dict(quotas or {}), authorise, compactor
+        if not 0 < low < high <= 1:
+            raise ConfigError("context.high, context.low", (high, low), "0 < low < high <= 1")
+        self._watermarks = (high, low)
         self._safe_tools, self._checkers, self._wall = frozenset(safe_tools), dict(checkers or {}), wall
         self._journal_options, self._embed = dict(journal or {}), embed
         self._index = TextIndex(self.layout.index, sealer)
@@ -168,9 +172,7 @@ class SessionStore:
 
     # -- opening
 
-    def open(
-        self, session: str, *, tenant: str = "default", create: bool = True, takeover: bool = False
-    ) -> Session:
+    def open(self, session: str, *, tenant: str = "default", create: bool = True, takeover: bool = False) -> Session:
         """Becomes the session's owner; `session.recovered` says what was found.
 
         Raises SessionNotFound (with create=False), SessionLocked while another owner lives, QuotaExceeded,
@@ -235,9 +237,7 @@ class SessionStore:
         warnings = journal.opened.warnings
         journal.forget_opened()
         if not held and restored is None:
-            held.append(
-                journal.append(encode("begin", self._wall(), schema=SCHEMA, tenant=tenant, session=session))
-            )
+            held.append(journal.append(encode("begin", self._wall(), schema=SCHEMA, tenant=tenant, session=session)))
         elif restored is not None and len(restored.records) > len(held):
             self._charge(tenant, sum(map(len, restored.records[len(held) :])))
             held += journal.append_many(restored.records[len(held) :])
@@ -259,7 +259,8 @@ class SessionStore:
             charge=lambda size: self._charge(tenant, size),
             sleep=self._hibernate,
             left=lambda session: self._left(session, None),
-            compactor=self._compactor,
+            compactor=self._the_compactor,
+            watermarks=self._watermarks,
         )
         recover(
             opened,
@@ -386,6 +387,12 @@ class SessionStore:
         if not file.embedded and not self.exists(session, tenant=tenant):
             raise SessionNotFound(tenant, session)
         return self._open(tenant, session, takeover, file)
+
+    def _the_compactor(self) -> Compactor:
+        with self._lock:
+            if self._compactor is None:
+                self._compactor = default_compactor()
+            return self._compactor
 
     def now(self) -> float:
         """Wall time in seconds since 1970, from the clock that the store was given."""

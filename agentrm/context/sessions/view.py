@@ -1,15 +1,16 @@
-"""What a session asks of a compaction, and what it gets back; who implements it is the user's choice."""
+"""What a session asks of a compaction, and what a search finds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from agentrm.context.messages import Message
 from agentrm.context.open_calls import OpenCalls
+from agentrm.context.result import CompactionResult
 
-__all__ = ["Compacted", "CompactionTask", "Compactor", "Hit"]
+__all__ = ["Compactor", "Counter", "Hit", "default_compactor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,28 +23,32 @@ class Hit:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionTask:
-    """What is to be made small: `messages` is tier 0, valid; `recall` reads any message of tier 2."""
+class Counter(Protocol):
+    """Counts tokens as the model does."""
 
-    messages: Sequence[Message]
-    budget: int  # tokens
-    query: str | None
-    open_calls: OpenCalls
-    recall: Callable[[str], Message] = field(repr=False)
-    search: Callable[[str, int], Sequence[Hit]] = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """The new context. `persist` makes it tier 0 from now on; without it only this one request sees it."""
-
-    messages: Sequence[Message]
-    persist: bool = True
-    degraded: str | None = None  # why this is less than what was asked for
+    def messages(self, messages: Sequence[Message]) -> int:
+        """Tokens of the list as it is sent."""
 
 
 class Compactor(Protocol):
-    """Turns tier 0 into a context within a budget. Called with the session's lock held by no one."""
+    """Makes a history fit: `agentrm.context.compact.Compactor`, or whatever has its two members."""
 
-    def __call__(self, task: CompactionTask) -> Compacted: ...
+    @property
+    def counter(self) -> Counter: ...
+
+    def compact(
+        self,
+        messages: Sequence[Message],
+        target: int,
+        *,
+        query: str | None = None,
+        open_calls: OpenCalls | None = None,
+    ) -> CompactionResult:
+        """A valid list of at most `target` tokens; one that fits comes back as it is."""
+
+
+def default_compactor() -> Compactor:
+    """The one of agentrm: extractive, no model call. Made when the first context is asked for."""
+    from agentrm.context.compact import Compactor as Extractive
+
+    return Extractive()

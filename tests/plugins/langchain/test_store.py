@@ -19,7 +19,7 @@ def embed(texts: list[str]) -> list[list[float]]:
     return [[float(text.lower().count(letter)) + 0.01 for letter in "abcdefgh"] for text in texts]
 
 
-INDEX: Any = {"dims": 8, "embed": embed, "fields": ["text", "tags[*]"]}
+INDEX: Any = {"dims": 8, "embed": embed, "fields": ["text"]}
 
 
 def ours(index: Any = None) -> SessionItems:
@@ -105,6 +105,17 @@ def test_an_unknown_operator_is_refused() -> None:
     store.put(("a",), "k", {"n": 1})
     with pytest.raises(ConfigError, match="no_such"):
         store.search(("a",), filter={"n": {"$no_such": 1}})
+
+
+def test_each_element_of_a_list_is_found_and_forgotten_with_it() -> None:
+    store = ours({"dims": 8, "embed": embed, "fields": ["tags[*]"]})
+    store.put(("a",), "k", {"tags": ["aaa", "bbb", "ccc"]})
+    store.put(("a",), "other", {"tags": ["ddd"]})
+    assert store.search(("a",), query="ccc")[0].key == "k"
+    store.put(("a",), "k", {"tags": ["aaa"]})
+    assert (store.search(("a",), query="ccc")[0].score or 0) < 0.9
+    store.put(("a",), "k", {"tags": ["aaa"]}, index=False)
+    assert {item.key: item.score is None for item in store.search(("a",), query="aaa")} == {"k": True, "other": False}
 
 
 async def test_the_async_methods_do_the_same() -> None:
