@@ -17,6 +17,9 @@ from typing import Protocol
 __all__ = ["Clock", "MonotonicClock", "Timer", "VirtualClock"]
 
 
+LINGER_S = 10.0
+
+
 class Timer:
     """One pending callback. `cancel()` is idempotent and safe from any thread; a callback that has begun runs to its end."""
 
@@ -84,11 +87,11 @@ class Clock(Protocol):
 
 class MonotonicClock:
     """The machine's monotonic clock. Its timers share one daemon thread, started with the first timer, which sleeps
-    until the earliest of them: nothing polls."""
+    until the earliest of them: nothing polls. It ends when there has been no timer for a while."""
 
     def __init__(self) -> None:
         self._heap = _Heap()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: the collector may run a callback that sets a timer, here too
         self._wake = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
         self._sleeping_until = 0
@@ -127,10 +130,13 @@ class MonotonicClock:
             for fn in due:
                 try:
                     fn()
-                except Exception:  # one timer's fault must not stop the others; the trace says whose it was
+                except BaseException:  # one timer's fault must not stop the others; the trace says whose it was
                     logging.getLogger("agentrm").exception("a timer failed")
-            if not due:
-                self._wake.acquire(timeout=wait)
+            if not due and not self._wake.acquire(timeout=LINGER_S if wait is None else wait) and wait is None:
+                with self._lock:
+                    if self._heap.next_ns() is None:
+                        self._thread = None
+                        return
 
 
 class VirtualClock:
@@ -140,6 +146,7 @@ class VirtualClock:
         self._now = start_ns
         self._start, self._wall = start_ns, wall
         self._heap = _Heap()
+        self._lock = threading.RLock()
 
     def now_ns(self) -> int:
         return self._now
@@ -153,11 +160,13 @@ class VirtualClock:
         return (self._now - self._start) / 1e9
 
     def call_at(self, when_ns: int, fn: Callable[[], object]) -> Timer:
-        return self._heap.add(when_ns, fn)
+        with self._lock:
+            return self._heap.add(when_ns, fn)
 
     def next_timer_ns(self) -> int | None:
         """When the next timer is due, None if there is none."""
-        return self._heap.next_ns()
+        with self._lock:
+            return self._heap.next_ns()
 
     def run_until(self, seconds: float) -> None:
         """Moves to `seconds` after the start, running every timer on the way at its own time."""
@@ -168,8 +177,12 @@ class VirtualClock:
         self._run_to(self._now + round(seconds * 1e9))
 
     def _run_to(self, target: int) -> None:
-        while (when := self._heap.next_ns()) is not None and when <= target:
-            fn = self._heap.pop()
+        while True:
+            with self._lock:
+                when = self._heap.next_ns()
+                if when is None or when > target:
+                    break
+                fn = self._heap.pop()
             self._now = max(self._now, when)
             if fn is not None:
                 fn()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Backoff"]
 
 FIRST_S, LAST_S = 0.5, 30.0
+SHORTEST_S = 0.1
 JITTER = 0.25
 FINAL_S, FINAL_LAST_S = 60.0, 600.0
 
@@ -47,15 +48,14 @@ class Backoff:
         self.trouble = False
         """Whether any scope has something that a success would clear."""
 
-    def scopes_of(self, route: Route) -> tuple[int, ...]:
-        """The call's model scope and, if its pool has one, its account's."""
-        account = self._rm.config.pools[route.pool.name].account
-        return (route.scope,) if account is None else (route.scope, self._rm.layout.accounts.index(account))
+    def scopes_of(self, route: Route) -> tuple[int, int]:
+        """The call's model scope and that of its account, or of its pool where no account is named."""
+        return route.scope, self._wide(route)
 
     def _wide(self, route: Route) -> int:
-        """The scope that stands for the whole account: without one, the pool's own."""
-        scopes = self.scopes_of(route)
-        return scopes[1] if len(scopes) > 1 else self._rm.scope_of(route.pool, None)
+        """What stands for the whole account: its scope, or without one the pool's."""
+        account, layout = route.pool.config.account, self._rm.layout
+        return len(layout.accounts) + route.pool.index if account is None else layout.accounts.index(account)
 
     # --- refusals ---
 
@@ -80,7 +80,7 @@ class Backoff:
         hint = error.retry_after_s
         if hint is None and error.headers is not None:
             hint = error.headers.exhausted_s
-        pause = hint if hint is not None else min(LAST_S, FIRST_S * 2**times)
+        pause = max(hint, SHORTEST_S) if hint is not None else min(LAST_S, FIRST_S * 2**times)
         spread = pause * JITTER * rm.random.random() if hint is None else min(pause, 1.0) * JITTER * rm.random.random()
         if lease.granted_ns >= self._last_cut(scope):
             self._refusals[scope] = min(times + 1, 16)
@@ -104,7 +104,7 @@ class Backoff:
                 self._gate.refuse_waiting(waiting, self._refusal(waiting, self.closed[scope]))
 
     def _closing_of(self, route: Route) -> _Closed | None:
-        for scope in (*self.scopes_of(route), self._rm.scope_of(route.pool, None)):
+        for scope in self.scopes_of(route):
             found = self.closed.get(scope)
             if found is not None and found.until_ns > self._rm.clock.now_ns():
                 return found
@@ -134,7 +134,7 @@ class Backoff:
 
     def succeeded(self, lease: Lease) -> None:
         """A call went through: its scopes work again."""
-        for scope in (*self.scopes_of(lease.route), self._rm.scope_of(lease.route.pool, None)):
+        for scope in self.scopes_of(lease.route):
             self._refusals.pop(scope, None)
             self.closed.pop(scope, None)
         self.trouble = bool(self._refusals or self.closed)
@@ -144,17 +144,21 @@ class Backoff:
         names = [pool] if pool is not None else list(rm.pools)
         for route in list(rm._routes.values()):
             if route.pool.name in names:
-                for scope in (*self.scopes_of(route), rm.scope_of(route.pool, None)):
+                for scope in self.scopes_of(route):
                     self.closed.pop(scope, None)
                     self._refusals.pop(scope, None)
                     rm.kernel.reopen(scope, rm.clock.now_ns())
 
     def observe(self, route: Route, headers: HeaderLimits) -> None:
-        """Corrects the limits of the call's pool by what the provider says is left of its own."""
+        """Lowers what is left of the pool's limits to what the provider says is left of its own. Never raises it: what
+        is reserved here the provider may not have seen yet, and a limit set lower than the provider's stays so."""
         rm = self._rm
         left = {"requests": headers.requests.remaining, "tokens": headers.tokens.remaining}
         for index in route.pool.limits:
             limit = rm.layout.limits[index][1]
             remaining = left.get(limit.resource)
-            if remaining is not None and limit.per is not None and limit.per >= 1:
-                rm.kernel.correct(index, int(remaining), rm.clock.now_ns())
+            now = rm.clock.now_ns()
+            if remaining is None or limit.per is None or limit.per < 1:
+                continue
+            if remaining < rm.kernel.limit_info(index, now).level:
+                rm.kernel.correct(index, int(remaining), now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ __all__ = ["CloseReport"]
 
 @dataclass(frozen=True, slots=True)
 class CloseReport:
-    """`turned_away`: waiting calls that failed with ManagerClosed. `left`: calls that were still running."""
+    """`turned_away`: waiting calls that failed with ManagerClosed. `left`: calls still running, zombies too."""
 
     turned_away: int
     left: tuple[LeaseInfo, ...]
@@ -31,9 +32,8 @@ class CloseReport:
 def _turn_away(rm: ResourceManager) -> int:
     rm.gate.closing = True
     n = 0
-    for lease in list(rm.gate.queued.values()):
-        rm.gate.refuse_waiting(lease, refusals.closing(rm.name, lease))
-        n += 1
+    for lease in reversed(list(rm.gate.queued.values())):  # from the end: so none comes to the head and runs
+        n += rm.gate.refuse_waiting(lease, refusals.closing(rm.name, lease))
     rm.gate.idle.clear()
     if not rm.gate.leases:
         rm.gate.idle.set()
@@ -43,7 +43,8 @@ def _turn_away(rm: ResourceManager) -> int:
 def _report(rm: ResourceManager, turned_away: int) -> CloseReport:
     for subscription in list(rm.gate.subscriptions):
         subscription.close()
-    return CloseReport(turned_away, rm.snapshot().holding)
+    snapshot = rm.snapshot()
+    return CloseReport(turned_away, snapshot.holding + snapshot.zombies)
 
 
 def close(rm: ResourceManager, timeout: float | None) -> CloseReport:
@@ -63,7 +64,11 @@ async def aclose(rm: ResourceManager, timeout: float | None) -> CloseReport:
             if not done.done():
                 done.set_result(None)
 
-        rm.gate.on_idle.append(lambda: loop.call_soon_threadsafe(ended))
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(ended)
+
+        rm.gate.on_idle.append(tell)
         if rm.gate.idle.is_set():
             ended()
         try:

@@ -6,6 +6,7 @@ handed on before anything else happens. One timer stands for all that wait for t
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -61,7 +62,7 @@ class Gate:
         self.on_idle: list[Callable[[], object]] = []
         self._max_wait = rm.config.waiting.max_s
         self._timer: Timer | None = None
-        self._timer_lock = threading.Lock()
+        self._timer_lock = threading.RLock()  # re-entrant: a collected coroutine gives up wherever the collector runs
 
     def submit(self, lease: Lease, *, only_try: bool = False) -> bool:
         """True: the lane is granted. False: the lease waits and must be registered (or, with the try flag, is refused)."""
@@ -101,6 +102,7 @@ class Gate:
             state.granted += 1
             if self.waiters:
                 self.deliver()
+                self.arm()
             if self.subscriptions:
                 self.publish()
             return True
@@ -113,29 +115,32 @@ class Gate:
             return self.submit(lease, only_try=only_try)
         if rc == _E_QUEUE and only_try:
             self.deliver()
+            self.arm()
             return False
         raise refusals.of_code(rc, lease, self.rm)
 
     def register(self, lease: Lease, waiter: Waiter) -> bool:
-        """Puts a queued lease to sleep. False: it was granted between the submit and now."""
+        """Puts a queued lease to sleep. False: it was granted between the submit and now. The caller calls `give_up`
+        after any exception."""
         handle = lease.handle
         lease.route.pool.queued += 1
         self.queued[handle] = lease
         if self.waiters.setdefault(handle, waiter) is _GRANTED:
-            del self.waiters[handle]
+            self.waiters.pop(handle, None)
             self.granted(lease)
             return False
         wait_max = lease._wait_max if lease._wait_max is not None else self._max_wait
-        if wait_max is not None:
+        if wait_max is not None and wait_max != math.inf:
             opens = self.backoff.opens_in_s(lease)
-            if opens > wait_max:
-                error = refusals.queue_timeout(lease, wait_max, opens)
-                self.give_up(lease)
-                raise error
+            if opens > wait_max or wait_max == 0:
+                raise refusals.queue_timeout(lease, wait_max, opens)
             due = lease.submitted_ns + int(wait_max * 1e9)
             lease._timer = self.clock.call_at(due, lambda: self._expire(lease, wait_max))
+        if self.closing:  # closed between the submit and now
+            raise refusals.closing(self.rm.name, lease)
+        if self.backoff.closed:
+            self.backoff.refuse_if_closed(lease)
         if lease.refusal is not None:  # taken out of the queue before it was registered
-            self.waiters.pop(handle, None)
             raise lease.refusal
         if not self.sweeper.active:
             self.sweeper.start()
@@ -166,19 +171,30 @@ class Gate:
         handle = take()
         if not handle:
             return
-        batch = Batch()
         while handle:
-            waiter = waiters.setdefault(handle, _GRANTED)
-            if waiter is not _GRANTED:
-                del waiters[handle]
+            batch = Batch()
+            while handle:
+                waiter = waiters.pop(handle, None)
+                if waiter is None:  # not registered yet, or it gave up this moment
+                    waiter = waiters.setdefault(handle, _GRANTED)
+                    if waiter is not _GRANTED:
+                        waiters.pop(handle, None)
                 waiter.wake(batch, None)
-            handle = take()
-        batch.send()
+                handle = take()
+            for waiter in batch.send():
+                waiter.lost()
+            handle = take()  # what the lost ones gave back
         if self.subscriptions:
             self.publish()
 
     def give_up(self, lease: Lease) -> None:
         """The caller left the queue: cancelled, interrupted, expired, or its loop is closed."""
+        self.drop(lease)
+        self.deliver()
+        self.arm()
+
+    def drop(self, lease: Lease) -> None:
+        """`give_up` for callers that deliver by themselves."""
         handle = lease.handle
         self.queued.pop(handle, None)
         if lease._timer is not None:
@@ -190,22 +206,22 @@ class Gate:
         rc = self.port.cancel(handle, self._now())
         waiter = self.waiters.pop(handle, None)
         if rc == _E_STATE:  # granted at this very moment: the lane goes on to the next
-            if waiter is not None and self.waiters.setdefault(handle, _DROPPED) is _GRANTED:
-                del self.waiters[handle]
+            undelivered = waiter is not None and waiter is not _GRANTED
+            if undelivered and self.waiters.setdefault(handle, _DROPPED) is _GRANTED:
+                self.waiters.pop(handle, None)
             self.port.settle(handle, REFUND, self._now())
             lease.route.pool.refunded += 1
         elif rc >= 0:
             lease.route.pool.cancelled += 1
-        self.deliver()
-        self.arm()
 
     def _expire(self, lease: Lease, wait_max: float) -> None:
         if lease.state == WAITING:
             self.refuse_waiting(lease, refusals.queue_timeout(lease, wait_max, self.backoff.opens_in_s(lease)))
 
-    def refuse_waiting(self, lease: Lease, error: BaseException) -> None:
-        """Takes a lease out of the queue and lets its caller fail, unless it was granted meanwhile."""
-        if self.port.cancel(lease.handle, self._now()) >= 0:
+    def refuse_waiting(self, lease: Lease, error: BaseException) -> bool:
+        """Takes a lease out of the queue and lets its caller fail. False: it was granted meanwhile."""
+        refused = self.port.cancel(lease.handle, self._now()) >= 0
+        if refused:
             lease.refusal = error
             lease.state = ENDED
             if lease._timer is not None:
@@ -216,9 +232,10 @@ class Gate:
             if waiter is not None:
                 batch = Batch()
                 waiter.wake(batch, error)
-                batch.send()
+                batch.send()  # where the loop is closed there is nobody to tell
         self.deliver()
         self.arm()
+        return refused
 
     # --- the way out ---
 
@@ -244,7 +261,9 @@ class Gate:
         pool, outcome = lease.route.pool, how & 3
         now = self._now()
         rc = self.port.settle(lease.handle, how, now)
-        if state == RUNNING:
+        if lease._parent is not None:  # it waited for this call until now
+            lease._parent._beat_ns = now
+        if state == RUNNING and rc >= 0:  # else the reaper was first
             if outcome == DONE:
                 pool.settled += 1
                 if lease._used is not None:
@@ -262,6 +281,10 @@ class Gate:
             self.arm()
         if self.subscriptions:
             self.publish()
+        self.ended()
+
+    def ended(self) -> None:
+        """Tells those who close the manager when nothing runs any more."""
         if self.closing and not self.leases:
             self.idle.set()
             while self.on_idle:

@@ -12,13 +12,14 @@ was told; without it the estimate, and after an exception the input estimate, un
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrm.core._agentrm_core import lib
-from agentrm.errors import AgentRMError, LeaseError
+from agentrm.errors import AgentRMError, ConfigError, ForkedError, LeaseError
 from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Lease", "current_lease"]
 
 DONE, FAILED, REFUND = lib.ARM_DONE, lib.ARM_FAILED, lib.ARM_REFUND
+MOST_TOKENS = 2_000_000_000
 NEW, WAITING, RUNNING, REAPED, ENDED = "new", "waiting", "running", "reaped", "done"
 
 _current: ContextVar[Lease | None] = ContextVar("agentrm_lease", default=None)
@@ -62,9 +64,10 @@ class Lease:
     _memory = 0
     _on_reap: Callable[[Lease, LeaseError], object] | None = None
     _timer: Timer | None = None
-    _task: asyncio.Task[object] | None = None
+    _task: asyncio.Task[Any] | None = None
     _token: Token[Lease | None] | None = None
     _interrupted = False
+    _cancels = 0
     _beat_ns = _silence_ns = 0
 
     def __init__(self, rm: ResourceManager, route: Route, parent: Lease | None, tokens: int) -> None:
@@ -128,65 +131,73 @@ class Lease:
 
     def acquire(self) -> Lease:
         """Waits for the lane, blocking this thread. Raises an AdmissionError if it is not to be had."""
-        if not self._rm.gate.submit(self):
-            waiter = ThreadWaiter()
-            if self._rm.gate.register(self, waiter):
-                try:
+        gate = self._rm.gate
+        if not gate.submit(self):
+            try:
+                waiter = ThreadWaiter()
+                if gate.register(self, waiter):
                     waiter.wait()
-                except BaseException:
-                    self._rm.gate.give_up(self)
-                    raise
-                self._rm.gate.granted(self)
+                    gate.granted(self)
+            except BaseException:
+                gate.give_up(self)
+                raise
         return self
 
     async def acquire_async(self) -> Lease:
         """Waits for the lane without blocking the loop. Cancellation leaves the queue at once."""
-        if not self._rm.gate.submit(self):
-            waiter = LoopWaiter(asyncio.get_running_loop(), self._lost)
-            if self._rm.gate.register(self, waiter):
-                try:
+        gate = self._rm.gate
+        if not gate.submit(self):
+            try:
+                waiter = LoopWaiter(asyncio.get_running_loop(), lambda: gate.drop(self))
+                if gate.register(self, waiter):
                     await waiter.future
-                except BaseException:
-                    self._rm.gate.give_up(self)
-                    raise
-                self._rm.gate.granted(self)
+                    gate.granted(self)
+            except BaseException:
+                gate.give_up(self)
+                raise
         return self
 
-    def _lost(self) -> None:
-        """Granted to a task whose loop is closed."""
-        self._rm.gate.give_up(self)
+    def _is_held(self) -> bool:
+        """Whether it was acquired before the block (`try_lease`, `acquire`)."""
+        return self.state == RUNNING and self._token is None
 
     def __enter__(self) -> Lease:
-        self.acquire()
+        if not self._is_held():
+            self.acquire()
         self._token = _current.set(self)
         return self
 
     async def __aenter__(self) -> Lease:
-        await self.acquire_async()
+        if not self._is_held():
+            await self.acquire_async()
         self._token = _current.set(self)
-        self._task = asyncio.current_task()
+        self._watch(asyncio.current_task())
         return self
 
     # --- while it runs ---
 
     def heartbeat(self) -> None:
         """Says that the call makes progress. So do its ancestors, which wait for it."""
-        lease: Lease | None = self
         now = self._rm.clock.now_ns()
+        if self.state == RUNNING and now - self._beat_ns > self._silence_ns:
+            self._silence_ns = now - self._beat_ns
+        lease: Lease | None = self
         while lease is not None:
             if lease.state == RUNNING:
                 lease._rm.gate.port.heartbeat(lease.handle, now)
-                silence = now - lease._beat_ns
-                if silence > lease._silence_ns:
-                    lease._silence_ns = silence
                 lease._beat_ns = now
             lease = lease._parent
 
     def settle(self, input_tokens: int | None = None, output_tokens: int | None = None) -> None:
         """Records the real usage in tokens; the lane stays until the block is left. Zero or nothing at all counts as
-        unknown: then the estimate is charged."""
-        used = (input_tokens or 0) + (output_tokens or 0)
-        self._used = used if used > 0 else None
+        unknown: then the estimate is charged. Raises ConfigError for what is no count of tokens."""
+        used = 0
+        for key, value in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
+            if value is not None:
+                if type(value) is not int or not 0 <= value <= MOST_TOKENS:
+                    raise ConfigError(key, value, f"a whole number from 0 to {MOST_TOKENS}")
+                used += value
+        self._used = min(used, MOST_TOKENS) or None
 
     def refund(self) -> None:
         """The call was not made, or must not be charged: everything reserved goes back."""
@@ -219,9 +230,13 @@ class Lease:
             self._token = None
             try:
                 _current.reset(token)
-            except ValueError:  # left in another context than it was entered in
-                _current.set(None)
-        self._rm.gate.release(self, kind is not None)
+            except ValueError:  # left in another context than it was entered in: mend it here if it shows there
+                if _current.get() is self:
+                    _current.set(self._parent)
+        try:
+            self._rm.gate.release(self, kind is not None)
+        except ForkedError:  # the block of the parent process, left in a child: not the child's to release
+            return
         if self.error is not None and kind is None:
             raise self.error
 
@@ -229,9 +244,16 @@ class Lease:
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         task, self._task = self._task, None
+        alone = self._calm(task)
         self.__exit__(kind, exc, tb)
-        if self.error is not None and kind is not None:
-            self._convert(task, exc)
+        if alone and self.error is not None and isinstance(exc, asyncio.CancelledError):
+            raise self.error from None
+
+    def _watch(self, task: asyncio.Task[Any] | None) -> None:
+        """From now on a reap interrupts this task."""
+        self._task = task
+        if sys.version_info >= (3, 11):
+            self._cancels = 0 if task is None else task.cancelling()
 
     def _interrupt(self) -> None:
         """In the loop's thread: stops the task if it is still inside the leased work."""
@@ -239,23 +261,24 @@ class Lease:
             self._interrupted = True
             self._task.cancel()
 
-    def _convert(self, task: asyncio.Task[object] | None, exc: BaseException | None) -> None:
-        """A cancellation that came from the reaper alone leaves as the typed error."""
-        if not self._interrupted or not isinstance(exc, asyncio.CancelledError) or self.error is None:
-            return
+    def _calm(self, task: asyncio.Task[Any] | None) -> bool:
+        """Takes the reaper's cancellation of the task back. True: it was the only one since the work began."""
+        if not self._interrupted or task is None:
+            return False
         self._interrupted = False
-        if task is not None and hasattr(task, "uncancel") and task.uncancel() > 0:
-            return  # somebody else cancelled it too
-        raise self.error from None
+        if sys.version_info >= (3, 11):
+            return task.uncancel() <= self._cancels
+        return True
 
 
 class Guard:
     """See `Lease.guard`."""
 
-    __slots__ = ("_lease", "_token")
+    __slots__ = ("_lease", "_outer", "_token")
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
+        self._outer: asyncio.Task[Any] | None = None
         self._token: Token[Lease | None] | None = None
 
     def __enter__(self) -> Lease:
@@ -265,18 +288,17 @@ class Guard:
         if lease.state != RUNNING:
             raise AgentRMError(f"{lease!r} holds no lane; acquire it before its work is guarded")
         self._token = _current.set(lease)
-        if asyncio._get_running_loop() is not None:
-            lease._task = asyncio.current_task()
+        self._outer = lease._task
+        if asyncio._get_running_loop() is not None and (task := asyncio.current_task()) is not self._outer:
+            lease._watch(task)
         return lease
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         lease = self._lease
-        task, lease._task = lease._task, None
+        task, lease._task = lease._task, self._outer
+        alone = task is not self._outer and lease._calm(task)
         if self._token is not None:
             _current.reset(self._token)
             self._token = None
-        if lease.error is not None:
-            if kind is None or not isinstance(exc, Exception):
-                lease._convert(task, exc)
-            if kind is None:
-                raise lease.error
+        if lease.error is not None and (kind is None or (alone and isinstance(exc, asyncio.CancelledError))):
+            raise lease.error from None

@@ -12,7 +12,7 @@ from agentrm.core.kernel import Kernel
 from agentrm.errors import ConfigError, KernelError
 from agentrm.identity import PRIORITIES, Priority, _identity
 from agentrm.scheduling.gate import Gate
-from agentrm.scheduling.lease import RUNNING, Lease, _current
+from agentrm.scheduling.lease import MOST_TOKENS, RUNNING, Lease, _current
 from agentrm.scheduling.pool import PoolState
 from agentrm.scheduling.routing import Layout, Route, layout, pool_for
 
@@ -29,7 +29,8 @@ __all__ = ["ResourceManager"]
 
 AUTO: Any = object()
 MOST_ROUTES = 50_000
-MOST_TOKENS = 2_000_000_000
+OTHERS = "(other tenants)"
+MOST_MEMORY = 1 << 46
 
 
 class ResourceManager:
@@ -81,11 +82,13 @@ class ResourceManager:
         self.random = random.Random(seed)
         self.layout: Layout = layout(config, policy_name=lambda policy: policy)
         self.kernel = Kernel(self.layout.kernel)
-        for account in self.layout.accounts:  # these come first: the pools name them by number
-            self.kernel.scope(f"account {account}")
-        self._tenants: dict[str, int] = {}
+        for scope in self.layout.wide_scopes:  # these come first: the pools name them by number
+            self.kernel.scope(scope)
+        self._tenants = {OTHERS: self.kernel.tenant(OTHERS, self.config.weight_of(OTHERS))}
         self.pools = {
-            pool: PoolState(pool, i, config.pools[pool], config.reaper, self.layout.of_pool[pool])
+            pool: PoolState(
+                pool, i, config.pools[pool], config.reaper, self.layout.of_pool[pool], self.layout.most_tokens(pool)
+            )
             for i, pool in enumerate(self.layout.pools)
         }
         self._routes: dict[tuple[Any, ...], Route] = {}
@@ -138,19 +141,19 @@ class ResourceManager:
             route = self._route(key, who, parent)
         if tokens is None:
             if input_tokens is None and max_output_tokens is None:
-                tokens = int(route.pool.mean_tokens)
+                tokens = route.pool.usual_tokens()
             else:
-                tokens = (input_tokens or 0) + (max_output_tokens or 0)
+                tokens = _whole("input_tokens", input_tokens or 0) + _whole("max_output_tokens", max_output_tokens or 0)
         if type(tokens) is not int or not 0 <= tokens <= MOST_TOKENS:
             raise ConfigError("tokens", tokens, f"a whole number from 0 to {MOST_TOKENS}")
         lease = Lease(self, route, parent, tokens)
         if input_tokens is not None:
-            lease._input = input_tokens
+            lease._input = _whole("input_tokens", input_tokens)
         if wait_max is not None or idle_s is not None or run_s is not None:
             lease._wait_max = _seconds("wait_max", wait_max, zero=True)
             lease._idle_s, lease._run_s = _seconds("idle_s", idle_s), _seconds("run_s", run_s)
         if memory:
-            lease._memory = memory
+            lease._memory = _whole("memory", memory, MOST_MEMORY)
         if on_reap is not None:
             lease._on_reap = on_reap
         if resumed:
@@ -172,11 +175,7 @@ class ResourceManager:
         if priority not in PRIORITIES:
             raise ConfigError("priority", priority, ", ".join(PRIORITIES))
         state = self.pools[pool_for(self.config, kind, pool, model)]
-        number = self._tenants.get(tenant)
-        if number is None:
-            number = self.kernel.tenant(tenant, self.config.weight_of(tenant))
-            self._tenants[tenant] = number
-        handle = self.kernel.agent(agent, number)
+        handle = self.kernel.agent(agent, self._tenant(tenant))
         scope = self.scope_of(state, model)
         who_bits = state.index | PRIORITIES.index(priority) << 10 | handle << 16 | scope << 40
         route = Route(who_bits, state, scope, agent, tenant, priority, kind, model)
@@ -188,9 +187,18 @@ class ResourceManager:
     def renew(self, route: Route) -> Route:
         """The same route after the kernel gave its agent's slot to another name."""
         self._routes.clear()
-        number = self.kernel.tenant(route.tenant)
+        number = self._tenant(route.tenant)
         who = route.who & ~(0xFFFFFF << 16) & ~(0xFF << 52)
         return replace(route, who=who | self.kernel.agent(route.agent, number) << 16)
+
+    def _tenant(self, name: str) -> int:
+        number = self._tenants.get(name)
+        if number is None:
+            try:
+                number = self._tenants[name] = self.kernel.tenant(name, self.config.weight_of(name))
+            except KernelError:  # more tenants than the kernel can tell apart: the rest share a place
+                number = self._tenants[OTHERS]
+        return number
 
     def scope_of(self, state: PoolState, model: str | None) -> int:
         """The kernel's number of a model's scope in a pool (None: the pool's own scope)."""
@@ -268,6 +276,12 @@ class ResourceManager:
     def __repr__(self) -> str:
         running, waiting = len(self.gate.leases), len(self.gate.queued)
         return f"<ResourceManager {self.name!r}: {running} running, {waiting} waiting>"
+
+
+def _whole(key: str, value: Any, most: int = MOST_TOKENS) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise ConfigError(key, value, f"a whole number from 0 to {most}")
+    return value
 
 
 def _seconds(key: str, value: float | None, *, zero: bool = False) -> float | None:

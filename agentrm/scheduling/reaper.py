@@ -7,11 +7,13 @@ at once. A blocked thread cannot be stopped: its lane is free too, but it counts
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 from agentrm.core._agentrm_core import lib
 from agentrm.errors import IdleTimeout, LeaseError, RunTimeout
 from agentrm.scheduling.lease import ENDED, FAILED, REAPED, RUNNING, Lease
+from agentrm.scheduling.waiters import Batch
 
 if TYPE_CHECKING:
     from agentrm.scheduling.gate import Gate
@@ -27,27 +29,39 @@ class Sweeper:
 
     def __init__(self, rm: ResourceManager, gate: Gate) -> None:
         self._rm, self._gate = rm, gate
+        self._starting = threading.Lock()
         self.active = False
 
     def start(self) -> None:
         """Runs the timer until nothing runs or waits. Cheap to call again."""
-        self.active = True
-        rm = self._rm
-        rm.clock.call_at(rm.clock.now_ns() + int(rm.config.reaper.sweep_s * 1e9), self.sweep)
+        if not self._starting.acquire(blocking=False):
+            return  # another thread is at it
+        try:
+            if not self.active:
+                self.active = True
+                self._next()
+        finally:
+            self._starting.release()
+
+    def _next(self) -> None:
+        clock = self._rm.clock
+        clock.call_at(clock.now_ns() + max(1, int(self._rm.config.reaper.sweep_s * 1e9)), self.sweep)
 
     def sweep(self) -> None:
         rm, gate = self._rm, self._gate
         now = rm.clock.now_ns()
-        for handle, reason in list(rm.kernel.overdue(now)):
-            lease = gate.leases.get(handle) or gate.queued.get(handle)
-            if lease is not None:
-                self.reap(lease, reason)
-        if gate.leases or gate.queued:
-            self.start()
-        else:
-            self.active = False
-            if gate.leases or gate.queued:  # one came in between
-                self.start()
+        try:
+            for handle, reason in list(rm.kernel.overdue(now)):
+                lease = gate.leases.get(handle) or gate.queued.get(handle)
+                if lease is not None:
+                    self.reap(lease, reason)
+        finally:  # whatever happened, the next sweep comes
+            if gate.leases or gate.queued:
+                self._next()
+            else:
+                self.active = False
+                if gate.leases or gate.queued:  # one came in between
+                    self.start()
 
     def reap(self, lease: Lease, reason: str) -> None:
         """Takes the lane away. The transition is the kernel's: if the call ended in this very moment, nothing happens."""
@@ -64,10 +78,17 @@ class Sweeper:
         if rc == lib.ARM_E_STALE:
             return
         lease.error = error
-        lease.state = after
+        if after == ENDED or lease.state == RUNNING:  # else its thread has just come back and ended it
+            lease.state = after
         lease.route.pool.reaped += 1
         if after == ENDED:
             gate.leases.pop(lease.handle, None)
+            gate.queued.pop(lease.handle, None)
+            waiter = gate.waiters.pop(lease.handle, None)
+            if waiter is not None:  # whoever was to wake it was interrupted in between
+                batch = Batch()
+                waiter.wake(batch, error)
+                batch.send()
         if task is not None:
             try:
                 task.get_loop().call_soon_threadsafe(lease._interrupt)
@@ -75,6 +96,9 @@ class Sweeper:
                 lease._task = None
         gate.deliver()
         gate.arm()
+        gate.ended()
+        if gate.subscriptions:
+            gate.publish()
         if lease._on_reap is not None:
             try:
                 lease._on_reap(lease, error)

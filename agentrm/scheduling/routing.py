@@ -33,6 +33,17 @@ class Layout:
     """(dotted key, limit) by the kernel's index."""
     of_pool: dict[str, tuple[int, ...]]
 
+    @property
+    def wide_scopes(self) -> tuple[str, ...]:
+        """Names of what a refusal may close as a whole, in the kernel's order: the accounts, then each pool, which
+        stands for the account of one that names none."""
+        return tuple(f"account {x}" for x in self.accounts) + tuple(f"pool {x}" for x in self.pools)
+
+    def most_tokens(self, pool: str) -> int | None:
+        """What the token limits of a pool can give at once, None without any."""
+        limits = (self.limits[i][1] for i in self.of_pool[pool])
+        return min((x.capacity for x in limits if x.resource == "tokens"), default=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -71,7 +82,7 @@ def layout(config: Config, *, policy_name: Callable[[str], str]) -> Layout:
         limits += [(f"pools.{name}.limits[{i}]", x) for i, x in enumerate(pool.limits)]
         of_pool[name] = own + of_account.get(pool.account or "", ())
         request_cost, token_cost = _costs(config.limits_of(name), pool.lanes)
-        account_number = accounts.index(pool.account) if pool.account is not None else -1
+        wide = accounts.index(pool.account) if pool.account is not None else len(accounts) + number
         pools.append(
             KernelPool(
                 lanes=pool.lanes,
@@ -80,8 +91,8 @@ def layout(config: Config, *, policy_name: Callable[[str], str]) -> Layout:
                 max_queued=config.waiting.max_queued,
                 policy=policy_name(config.scheduling.policy),
                 oversize_debt=pool.oversize == "debt",
-                domain=account_number if account_number >= 0 else len(accounts) + number,
-                account_scope=account_number,
+                domain=wide,
+                account_scope=wide,
                 request_cost_us=request_cost,
                 token_cost_q8=token_cost,
             )
@@ -93,6 +104,8 @@ def layout(config: Config, *, policy_name: Callable[[str], str]) -> Layout:
         ),
         pools=tuple(pools),
         tickets=min(wanted, MOST_TICKETS),
+        agents=min(max(16_384, wanted), 1_000_000),
+        tenants=4_096,
         scopes=max(256, 4 * len(pools)),
         backfill_passes=config.waiting.backfill.passes,
         backfill_s=config.waiting.backfill.max_s,

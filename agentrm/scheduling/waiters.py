@@ -43,7 +43,7 @@ class ThreadWaiter:
 
 
 class LoopWaiter:
-    """A suspended task. `lost` is called if its loop turns out to be closed: nobody will ever go on."""
+    """A suspended task. `lost` is for when its loop turns out to be closed: nobody will ever go on."""
 
     __slots__ = ("_loop", "_lost", "future")
 
@@ -66,6 +66,7 @@ class LoopWaiter:
             self.future.set_exception(error)
 
     def lost(self) -> None:
+        """Its loop is closed."""
         self._lost()
 
 
@@ -82,15 +83,16 @@ class Batch:
             self._by_loop = {}
         self._by_loop.setdefault(loop, []).append((waiter, error))
 
-    def send(self) -> None:
-        if self._by_loop is None:
-            return
-        for loop, waiters in self._by_loop.items():
-            try:
-                loop.call_soon_threadsafe(_wake_all, waiters)
-            except RuntimeError:  # the loop is closed
-                for waiter, _ in waiters:
-                    waiter.lost()
+    def send(self) -> list[LoopWaiter]:
+        """Returns those whose loop is closed: nobody will ever go on there."""
+        lost: list[LoopWaiter] = []
+        if self._by_loop is not None:
+            for loop, waiters in self._by_loop.items():
+                try:
+                    loop.call_soon_threadsafe(_wake_all, waiters)
+                except RuntimeError:  # the loop is closed
+                    lost += [waiter for waiter, _ in waiters]
+        return lost
 
 
 def _wake_all(waiters: list[tuple[LoopWaiter, BaseException | None]]) -> None:
