@@ -83,9 +83,7 @@ class FaultyDisk(Disk):
         self._on = on
         self._faults: dict[str, list[list[int]]] = {}
 
-    def fail(
-        self, op: str, *, after: int = 0, code: int = errno.ENOSPC, written: int = 0, times: int = 1
-    ) -> None:
+    def fail(self, op: str, *, after: int = 0, code: int = errno.ENOSPC, written: int = 0, times: int = 1) -> None:
         """Makes the operation `op` fail with errno `code`, `times` times, once `after` further ones have
         passed.
         """

@@ -102,9 +102,7 @@ class StoreBusy(StorageError):
 
     def __init__(self, path: str, waited_s: float) -> None:
         self.path, self.waited_s = path, waited_s
-        super().__init__(
-            f"{path} was held by another process for {waited_s:g} s. Nothing was stored; call again."
-        )
+        super().__init__(f"{path} was held by another process for {waited_s:g} s. Nothing was stored; call again.")
 
 
 def write_error(path: str, doing: str, cause: OSError) -> WriteFailed:

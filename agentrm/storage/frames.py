@@ -21,9 +21,7 @@ HEADER = 33  # bytes before the payload
 _CRC = 9  # the checksum and its space
 
 
-class Frame(
-    NamedTuple
-):  # made ten thousand times per restore, where a frozen dataclass takes three times as long
+class Frame(NamedTuple):  # made ten thousand times per restore, where a frozen dataclass takes three times as long
     """One intact record: its place in the buffer and its payload."""
 
     sequence: int

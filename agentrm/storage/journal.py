@@ -107,8 +107,8 @@ class Journal:
 
     `opened` holds what was found; drop it (`forget_opened`) once it was read. `batch_records` and `batch_s`
     (seconds) bound what a power cut can take with fsync="batch"; the time is looked at on the next append.
-    `segment_bytes` is where a new file is begun. Raises ConfigError for values out of range, WrongKey,
-    WriteFailed and StorageFull.
+    `segment_bytes` is where a new file is begun. `replay` saves reading what the caller has just read. Raises
+    ConfigError for values out of range, WrongKey, WriteFailed and StorageFull.
     """
 
     def __init__(

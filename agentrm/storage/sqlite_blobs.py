@@ -24,9 +24,7 @@ class SqliteBlobs(SqliteFile):
     """`BlobStore` on a SQLite file."""
 
     def _put(self, db: sqlite3.Connection, tenant: str, key: str, value: bytes, expect: int | None) -> int:
-        row = db.execute(
-            "SELECT version FROM blobs WHERE tenant=? AND key=? AND newest", (tenant, key)
-        ).fetchone()
+        row = db.execute("SELECT version FROM blobs WHERE tenant=? AND key=? AND newest", (tenant, key)).fetchone()
         newest = row[0] if row else 0
         if expect is not None and expect != newest:
             raise VersionConflict(key, expect, newest)
@@ -38,9 +36,7 @@ class SqliteBlobs(SqliteFile):
             if self._keep is not None:
                 where = "tenant=? AND key=? AND version<=?"
                 old = (tenant, key, version - self._keep)
-                freed = db.execute(
-                    f"SELECT COUNT(*), TOTAL({_SIZE}) FROM blobs WHERE {where}", old
-                ).fetchone()
+                freed = db.execute(f"SELECT COUNT(*), TOTAL({_SIZE}) FROM blobs WHERE {where}", old).fetchone()
                 db.execute(f"DELETE FROM blobs WHERE {where}", old)
                 size, items = size - int(freed[1]), items - freed[0]
         self._charge(db, tenant, size, items)
@@ -78,8 +74,7 @@ class SqliteBlobs(SqliteFile):
             for start in range(0, len(keys), 500):
                 part = keys[start : start + 500]
                 rows = db.execute(
-                    f"SELECT {_COLUMNS} FROM blobs WHERE tenant=? AND newest AND key IN "
-                    f"({','.join('?' * len(part))})",
+                    f"SELECT {_COLUMNS} FROM blobs WHERE tenant=? AND newest AND key IN ({','.join('?' * len(part))})",
                     (tenant, *part),
                 ).fetchall()
                 found.update((row[0], self._blob(tenant, row)) for row in rows)
@@ -102,8 +97,7 @@ class SqliteBlobs(SqliteFile):
             where, values = where + " AND key<?", [*values, before]
         with self.reading() as db:
             rows = db.execute(
-                f"SELECT {_COLUMNS} FROM blobs WHERE {where} "
-                f"ORDER BY key {'DESC' if reverse else 'ASC'} LIMIT ?",
+                f"SELECT {_COLUMNS} FROM blobs WHERE {where} ORDER BY key {'DESC' if reverse else 'ASC'} LIMIT ?",
                 (*values, -1 if limit is None else limit),
             ).fetchall()
         return (self._blob(tenant, row) for row in rows)

@@ -176,8 +176,7 @@ class SqliteFile:
         if items > 0 and quota.items is not None and row[1] + items > quota.items:
             raise QuotaExceeded(tenant, "items", quota.items, row[1], items)
         db.execute(
-            "INSERT INTO usage VALUES (?,?,?) "
-            "ON CONFLICT (tenant) DO UPDATE SET bytes=bytes+?, items=items+?",
+            "INSERT INTO usage VALUES (?,?,?) ON CONFLICT (tenant) DO UPDATE SET bytes=bytes+?, items=items+?",
             (tenant, size, items, size, items),
         )
 

@@ -53,8 +53,7 @@ class SqliteVectors(SqliteFile):
                 )
             self._charge(db, tenant, size, items)
             db.execute(
-                "INSERT INTO collections VALUES (?,?,?,1) "
-                "ON CONFLICT DO UPDATE SET changes=changes+1, width=?",
+                "INSERT INTO collections VALUES (?,?,?,1) ON CONFLICT DO UPDATE SET changes=changes+1, width=?",
                 (tenant, collection, width, width),
             )
 
@@ -92,8 +91,7 @@ class SqliteVectors(SqliteFile):
         wanted = numpy.asarray(query, dtype=numpy.float32)
         if wanted.shape != (matrix.shape[1],):
             raise ValueError(
-                f"the query has {wanted.size} numbers, "
-                f"those of collection {collection!r} have {matrix.shape[1]}"
+                f"the query has {wanted.size} numbers, those of collection {collection!r} have {matrix.shape[1]}"
             )
         scores = matrix @ (wanted / (float(numpy.linalg.norm(wanted)) or 1.0))
         order = numpy.argsort(-scores, kind="stable")[:k]  # rows are sorted by id, so ties are too

@@ -181,6 +181,15 @@ def test_threads_append_without_losing_anything(store: SessionStore) -> None:
         assert [f for f in found if f.startswith(f"{n}-")] == [f"{n}-{i}" for i in range(50)]
 
 
+def test_a_call_that_waits_for_approval_does_not_run(store: SessionStore) -> None:
+    session = store.open("s")
+    session.append(call("c"))
+    session.await_approval("c")
+    with pytest.raises(MessageConflict, match="approve"):
+        run_call(session, "c", lambda: "never")
+    assert session.open_calls()[0].state == "awaiting_approval"
+
+
 # -- tiers
 
 
@@ -460,8 +469,39 @@ def test_a_full_disk_refuses_one_append_and_the_next_goes_on(tmp_path: Path) -> 
     assert texts(SessionStore(tmp_path).open("s").messages()) == ["kept", "refused"]
 
 
+_FULL = """
+import resource, sys
+from agentrm.context.messages import make
+from agentrm.context.sessions import SessionStore
+from agentrm.storage import SqliteStore, StorageFull
+store = SessionStore(sys.argv[1], blobs=SqliteStore(None), fsync=sys.argv[2])
+session = store.open("s")
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+refused = 0
+for number in range(100):
+    message = make("user", "x" * 500, id=f"m{number}")
+    try:
+        session.append(message)
+    except StorageFull:
+        refused += 1
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000 * (refused + 1), resource.RLIM_INFINITY))
+        session.append(message)
+session.close()
+print(refused)
+"""
+
+
+@pytest.mark.parametrize("fsync", ["always", "never"])
+def test_a_real_limit_of_the_operating_system_costs_nothing(tmp_path: Path, fsync: str) -> None:
+    out = subprocess.run([sys.executable, "-c", _FULL, tmp_path, fsync], capture_output=True, text=True, check=True)
+    assert int(out.stdout) >= 1
+    found = SessionStore(tmp_path).read("s")
+    assert [m.id for m in found.messages()] == [f"m{n}" for n in range(100)]
+    assert found.warnings == ()
+
+
 def test_any_single_fault_anywhere_loses_nothing_acknowledged(tmp_path: Path, rng: random.Random) -> None:
-    for trial in range(60):
+    for trial in range(40):
         disk = FaultyDisk()
         root = tmp_path / str(trial)
         store = SessionStore(root, disk=disk, fsync=rng.choice(["always", "batch", "never"]), compactor=KeepTwo())

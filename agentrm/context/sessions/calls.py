@@ -42,6 +42,12 @@ def running(session: Session, call_id: str, *, safe: bool = False) -> Iterator[R
     (unless safe), SessionDraining; the block is not entered then.
     """
     session.start_call(call_id, safe=safe)
+    with _started(session, call_id) as run:
+        yield run
+
+
+@contextmanager
+def _started(session: Session, call_id: str) -> Iterator[Running]:
     run = Running(session, call_id)
     try:
         yield run
@@ -51,7 +57,7 @@ def running(session: Session, call_id: str, *, safe: bool = False) -> Iterator[R
         raise
     except BaseException:  # cancelled, interrupted, or the process is to end: the transcript stays valid
         if run.message is None:
-            session.finish_call(call_id, shown_text("cancelled"), is_error=True)
+            run.finish(shown_text("cancelled"), is_error=True)
         raise
     if run.message is None:
         run.finish("")
@@ -60,25 +66,26 @@ def running(session: Session, call_id: str, *, safe: bool = False) -> Iterator[R
 def run_call(session: Session, call_id: str, tool: Callable[[], str], *, safe: bool = False) -> Message:
     """Runs the call unless it has its result already, and returns the result's message."""
     try:
-        with running(session, call_id, safe=safe) as run:
-            return run.finish(tool())
+        session.start_call(call_id, safe=safe)
     except CallFinished as finished:
-        if finished.call_id != call_id:
-            raise
         return finished.message
+    with _started(session, call_id) as run:
+        return run.finish(tool())
 
 
 async def arun_call(
     session: Session, call_id: str, tool: Callable[[], Awaitable[str]], *, safe: bool = False
 ) -> Message:
-    """`run_call` for coroutines. The journal's writes are short and happen on the loop, except syncs of
-    starts.
-    """
+    """`run_call` for coroutines. The start, which may be synced, is logged in a thread."""
+    starting = asyncio.ensure_future(asyncio.to_thread(session.start_call, call_id, safe=safe))
     try:
-        await asyncio.to_thread(session.flush)
-        with running(session, call_id, safe=safe) as run:
-            return run.finish(await tool())
+        await asyncio.shield(starting)
     except CallFinished as finished:
-        if finished.call_id != call_id:
-            raise
         return finished.message
+    except asyncio.CancelledError:
+        await asyncio.wait([starting])
+        if starting.exception() is None:
+            session.finish_call(call_id, shown_text("cancelled"), is_error=True)
+        raise
+    with _started(session, call_id) as run:
+        return run.finish(await tool())

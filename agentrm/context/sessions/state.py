@@ -157,7 +157,14 @@ class SessionState:
 
     def _view(self, fields: Mapping[str, Any], raw: str | None) -> None:
         self.views += 1
-        self.view = [item if isinstance(item, str) else Message.from_json(item) for item in fields["items"]]
+        self.view = [
+            self._newest(item) if isinstance(item, str) else Message.from_json(item) for item in fields["items"]
+        ]
+
+    def _newest(self, message_id: str) -> str:
+        """The real result where a compaction still had its stand-in."""
+        real = self.replaced.get(message_id)
+        return real.id if real is not None else message_id
 
     def _set(self, fields: Mapping[str, Any], raw: str | None) -> None:
         if fields.get("value") is None:

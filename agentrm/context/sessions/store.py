@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from agentrm.context.sessions.hibernation import Hibernated, read_hibernated
 from agentrm.context.sessions.index import TextIndex
 from agentrm.context.sessions.layout import Layout
 from agentrm.context.sessions.owner import OwnerLock, owner_of
+from agentrm.context.sessions.quotas import JournalQuotas
 from agentrm.context.sessions.records import SCHEMA, decode, encode
 from agentrm.context.sessions.recovery import recover
 from agentrm.context.sessions.resources import Checker
@@ -40,7 +42,6 @@ from agentrm.storage import (
     Fsync,
     Journal,
     Quota,
-    QuotaExceeded,
     Replay,
     SchemaTooNew,
     Sealer,
@@ -106,7 +107,8 @@ class SessionStore:
         self._own_blobs = SqliteStore(self.layout.blobs, fsync=fsync, sealer=sealer) if blobs is None else None
         self.blobs: BlobStore = blobs if blobs is not None else self._own_blobs  # type: ignore[assignment]
         self._fsync, self.sealer, self._disk = fsync, sealer, disk or Disk()
-        self._quotas, self._authorise, self._compactor = dict(quotas or {}), authorise, compactor
+        self._quotas = JournalQuotas(quotas or {}, self.layout.journal_bytes)
+        self._authorise, self._compactor = authorise, compactor
         if not 0 < low < high <= 1:
             raise ConfigError("context.high, context.low", (high, low), "0 < low < high <= 1")
         self._watermarks = (high, low)
@@ -114,7 +116,6 @@ class SessionStore:
         self._journal_options, self._embed = dict(journal or {}), embed
         self._index = TextIndex(self.layout.index, sealer)
         self._lock = threading.Lock()
-        self._used: dict[str, int] = {}
         self._live: dict[tuple[str, str], Session] = {}
 
     @classmethod
@@ -137,38 +138,17 @@ class SessionStore:
 
     def close(self) -> None:
         """Closes the sessions that are still open, then the files."""
-        for session in list(self._live.values()):
-            session.close()
-        self._index.close()
-        if self._own_blobs is not None:
-            self._own_blobs.close()
+        with ExitStack() as closing:  # one that fails to close does not keep the others open
+            if self._own_blobs is not None:
+                closing.callback(self._own_blobs.close)
+            closing.callback(self._index.close)
+            for session in self.live():
+                closing.callback(session.close)
 
     def allow(self, action: str, tenant: str, session: str) -> None:
         """Raises NotAuthorised if the hook refuses."""
         if not self._authorise(action, tenant, session):
             raise NotAuthorised(action, tenant, session)
-
-    # -- quotas
-
-    def _quota(self, tenant: str) -> Quota:
-        return self._quotas.get(tenant, self._quotas.get("*", Quota()))
-
-    def _charge(self, tenant: str, size: int) -> None:
-        """Refuses what would pass the tenant's bytes; other processes' sessions count as of when they were
-        opened.
-        """
-        limit = self._quota(tenant).bytes
-        if limit is None:
-            return
-        with self._lock:
-            used = self._used.get(tenant)
-            if used is None:
-                used = self.layout.journal_bytes(tenant)
-            if used + size > limit:
-                used = self.layout.journal_bytes(tenant)  # others may have freed some
-                if used + size > limit:
-                    raise QuotaExceeded(tenant, "bytes", limit, used, size)
-            self._used[tenant] = used + size
 
     # -- opening
 
@@ -183,9 +163,7 @@ class SessionStore:
         if not self.exists(session, tenant=tenant):
             if not create:
                 raise SessionNotFound(tenant, session)
-            limit = self._quota(tenant).items
-            if limit is not None and len(self._names(tenant)) >= limit:
-                raise QuotaExceeded(tenant, "items", limit, len(self._names(tenant)), 1)
+            self._quotas.one_more(tenant, lambda: len(self._names(tenant)))
         return self._open(tenant, session, takeover, None)
 
     def exists(self, session: str, *, tenant: str = "default") -> bool:
@@ -239,7 +217,7 @@ class SessionStore:
         if not held and restored is None:
             held.append(journal.append(encode("begin", self._wall(), schema=SCHEMA, tenant=tenant, session=session)))
         elif restored is not None and len(restored.records) > len(held):
-            self._charge(tenant, sum(map(len, restored.records[len(held) :])))
+            self._quotas.charge(tenant, sum(map(len, restored.records[len(held) :])))
             held += journal.append_many(restored.records[len(held) :])
             prefix = blob_prefix(session)
             self.blobs.put_many(tenant, {prefix + key: value for key, value in restored.blobs.items()})
@@ -256,7 +234,7 @@ class SessionStore:
             index=self._index,
             blobs=self.blobs,
             wall=self._wall,
-            charge=lambda size: self._charge(tenant, size),
+            charge=lambda size: self._quotas.charge(tenant, size),
             sleep=self._hibernate,
             left=lambda session: self._left(session, None),
             compactor=self._the_compactor,
@@ -328,8 +306,7 @@ class SessionStore:
         self.blobs.delete_prefix(tenant, blob_prefix(session))
         self.layout.hibernated(tenant, session).unlink(missing_ok=True)
         shutil.rmtree(self.layout.session(tenant, session))
-        with self._lock:
-            self._used.pop(tenant, None)
+        self._quotas.forget(tenant)
 
     # -- hibernation
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentrm.context.messages import SYNTHETIC, Message, ToolResult, new_id
-from agentrm.context.open_calls import shown_text
+from agentrm.context.open_calls import AWAITING_APPROVAL, shown_text
 from agentrm.context.sessions.core import SessionCore
 from agentrm.context.sessions.errors import (
     CallFinished,
@@ -60,6 +60,8 @@ class SessionWork(SessionCore):
                 call = Pending(call_id, entry.id, entry.at)
             else:
                 call = self._pending(call_id)
+                if call.state == AWAITING_APPROVAL:
+                    raise MessageConflict(f"call {call_id!r} waits for approval. Call approve() first.")
                 if call.nonce is not None and not (safe or call.safe):
                     raise OutcomeUnknown(call_id)
             nonce = self._owner.owner.nonce
