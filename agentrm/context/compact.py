@@ -34,8 +34,10 @@ from agentrm.context.worth import Candidate, Index, Worth
 
 # Shares of the room that the fixed part leaves, for chat and for tool work; a history in between gets a
 # share in between.
-_TAIL = (0.06, 0.66)
-_FACTS = (0.02, 0.24)
+_TAIL = (0.06, 0.6)
+_FACTS = (0.02, 0.25)
+_FACTS_SMALL = (0.0, 0.22)  # more of a small room: a list of ids does not shrink with it
+_SMALL = 1200  # tokens
 _PROSE = 0.2
 _TAIL_ASKED = 0.04
 _RESULT_CAP = 0.4  # of the tail's room, for one step's results
@@ -195,6 +197,10 @@ class _Run:
         mix = min(1.0, 1.3 * tools / every)
         return pair[0] + (pair[1] - pair[0]) * mix
 
+    def _facts_share(self, groups: Sequence[Group]) -> float:
+        more = self._share(groups, _FACTS_SMALL) * min(1.0, _SMALL / max(1, self.room))
+        return self._share(groups, _FACTS) + more
+
     def _keep_last(self, groups: Sequence[Group]) -> dict[int, tuple[Message, ...]]:
         kept: dict[int, tuple[Message, ...]] = {}
         count, left = self.keep_last or 0, self.room
@@ -214,6 +220,7 @@ class _Run:
     def _tail(self, groups: Sequence[Group]) -> dict[int, tuple[Message, ...]]:
         """The newest groups, whole where they fit, tool results cut where one step would take too much."""
         share = _TAIL_ASKED if self.query is not None else self._share(groups, _TAIL)
+        share = min(share, 0.92 - self._facts_share(groups))
         room = share * self.room
         newest_turn = self._newest_turn(groups)
         turn_size = sum(self._size(groups[i].messages) for i in newest_turn)
@@ -259,7 +266,7 @@ class _Run:
         self, groups: Sequence[Group], kept: dict[int, tuple[Message, ...]]
     ) -> tuple[Worth, Choice, int]:
         left = self.room - sum(self._size(m) for m in kept.values())
-        facts_room = int(self._share(groups, _FACTS) * max(0, self.room))
+        facts_room = int(self._facts_share(groups) * max(0, self.room))
         if self.keep_last is not None:
             dropped = sum(self._size(g.messages) for i, g in enumerate(groups) if i not in kept)
             return Worth([], None), Choice(frozenset(), (), 0), max(0, min(left, max(256, dropped // 4)))

@@ -119,11 +119,26 @@ def render(digest: Digest) -> str:
     if digest.prose:
         out += ["Summary:", digest.prose]
     if digest.facts:
-        out += ["Facts:", *_by_source((f.source, "", f.line) for f in digest.facts)]
+        out += ["Facts:", *_by_source(_fact_entries(digest.facts))]
     if digest.lines:
         ordered = sorted(digest.lines, key=lambda x: x.order)
         out += ["Notes:", *_by_source((x.source, x.role, x.shown) for x in ordered)]
     return "\n".join(out)
+
+
+def _fact_entries(facts: Iterable[Fact]) -> list[tuple[str, str, str]]:
+    """One entry per fact; values of one name and source share the name: `flight: A1, B2`."""
+    out: list[tuple[str, str, str]] = []
+    last: Fact | None = None
+    for fact in facts:
+        same = last is not None and fact.name and (fact.name, fact.source) == (last.name, last.source)
+        if same and not fact.superseded and last is not None and not last.superseded:
+            source, role, text = out[-1]
+            out[-1] = (source, role, f"{text}, {fact.value}")
+        else:
+            out.append((fact.source, "", fact.line))
+        last = fact
+    return out
 
 
 def _by_source(entries: Iterable[tuple[str, str, str]]) -> list[str]:
@@ -146,6 +161,8 @@ def fact_value(fact: Fact, newest: int) -> float:
     its kind, whether the agent used it, how often and how lately it was seen.
     """
     value = _KIND_WEIGHT.get(fact.kind, 1.0)
+    if fact.kind == "identifier":
+        value *= 1.3 if any(c.isdigit() for c in fact.value) else 0.7
     if fact.used:
         value *= 2.0
     value *= 1.0 + 0.35 * min(4, fact.count - 1)
@@ -174,9 +191,13 @@ def choose_facts(
     scored.sort(key=lambda s: -s[0])
     chosen: list[Fact] = []
     sources: dict[str, int] = {}
+    names: set[tuple[str, str]] = set()
     taken: list[str] = []
     left = float(tokens)
     for _, cost, fact in scored:
+        label = (fact.source, fact.name)
+        if label in names:
+            cost = counter.text(fact.value) + 1
         if fact.source not in sources:
             extra = sources[fact.source] = counter.text(f"[{fact.source}]") + 1
         else:
@@ -191,6 +212,8 @@ def choose_facts(
             continue  # a longer fact shows it
         left -= cost + extra
         chosen.append(fact)
+        if fact.name:
+            names.add(label)
         if len(fact.value) > 12:
             taken.append(fact.value)
-    return tuple(sorted(chosen, key=lambda f: f.order))
+    return tuple(sorted(chosen, key=lambda f: (f.order, f.source, f.name)))

@@ -19,6 +19,7 @@ from agentrm.context.messages import Message, Text, ToolResult
 _MAX_SCAN = 200_000  # characters of one message that are searched; a longer one keeps its head and tail
 _MAX_PER_MESSAGE = 400
 _MAX_SENTENCE = 400
+_JSON_KEY = re.compile(r"[\"']([A-Za-z_][\w-]*)[\"']\s*:")
 _ARTICLES = re.compile(
     r"^(?:the|a|an|our|my|your|this|that|its|and|or|but|so|then|note|new)\s+", re.IGNORECASE
 )
@@ -128,8 +129,11 @@ def _scan(text: str, message: Message, order: int, spoken: bool, facts: dict[tup
     if len(text) > _MAX_SCAN:
         text = f"{text[: _MAX_SCAN // 2]}\n{text[-_MAX_SCAN // 2 :]}"
     own = message.role == "assistant"
+    keys = set(_JSON_KEY.findall(text)) if '":' in text or "':" in text else set()
     named = _named(text) if spoken or len(text) < 4000 else {}
     for kind, value in opaque_strings(text):
+        if value in keys and not any(c.isdigit() for c in value):  # a field's name, not what it holds
+            continue
         _add(facts, Fact(kind, value, named.pop(value, ""), message.id, order, 1, own))
     if spoken:
         for value, name in named.items():

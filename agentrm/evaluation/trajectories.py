@@ -26,7 +26,11 @@ from agentrm.context.wordstats import BM25, words_of
 from agentrm.evaluation.datasets import Trajectory
 from agentrm.evaluation.plain_counter import PlainCounter, wire_text
 
+OURS = frozenset({"agentrm", "agentrm-no-faiss"})
 LOW = 0.5  # share of the limit that a compaction goes down to
+LOW_OF_SHARE = (
+    0.9  # where the limit is a share of a run: such runs are short, their prefix cache is not the question
+)
 _NAMES = re.compile(
     r"(?:[\w.~-]+)?(?:/[\w.+-]+)+|\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+\b|\b[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+\b"
 )
@@ -59,14 +63,15 @@ def evaluate(
     methods: Sequence[str],
     limit: float,
     *,
-    low: float = LOW,
+    low: float | None = None,
     vectors: str | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> list[Row]:
     """One row per method. `limit` above 1 is in tokens (characters / 4); up to 1 it is a share of each
     run: system text and
 
-    task, plus that share of the rest. `low` is the share of the limit that a compaction goes down to.
+    task, plus that share of the rest. `low` is the share of the limit that a compaction goes down to
+    (default 0.5), or, for a limit that is a share, of the limit's room beyond the fixed part (default 0.9).
     """
     cache = VectorCache(choose_embedder(), vectors) if {"agentrm", "dense"} & set(methods) else None
     return [_method(trajectories, name, limit, low, cache, progress) for name in methods]
@@ -76,7 +81,7 @@ def _method(
     trajectories: Sequence[Trajectory],
     name: str,
     limit: float,
-    low: float,
+    low: float | None,
     cache: VectorCache | None,
     progress: Callable[[str], None] | None,
 ) -> Row:
@@ -84,7 +89,7 @@ def _method(
     found = wanted = 0
     prefill = read = seconds = 0.0
     for trajectory in trajectories:
-        run = _Replay(trajectory, _shrinker(name, trajectory, cache), limit, low)
+        run = _Replay(trajectory, _shrinker(name, trajectory, cache), limit, low, name in OURS)
         run.go()
         calls, broken = calls + run.calls, broken + run.broken
         found, wanted = found + run.found, wanted + run.wanted
@@ -110,18 +115,22 @@ def _method(
 
 
 class _Replay:
-    def __init__(self, trajectory: Trajectory, shrink: Shrink | None, limit: float, low: float) -> None:
+    def __init__(
+        self, trajectory: Trajectory, shrink: Shrink | None, limit: float, low: float | None, repaired: bool
+    ) -> None:
         self.messages = trajectory.messages
         self.counter = PlainCounter()
         self.shrink = shrink
+        self.repaired = repaired  # our sessions show a valid list at every call
         first = next((i for i, m in enumerate(self.messages) if m.role == "assistant"), 0)
         self.pinned = first
         fixed = sum(self._size(m) for m in self.messages[:first])
         total = sum(self._size(m) for m in self.messages)
         self.limit = limit if limit > 1 else fixed + limit * (total - fixed)
-        self.low = low * self.limit
-        if self.low < 1.25 * fixed:  # little but the fixed part would be left
-            self.low = fixed + low * (self.limit - fixed)
+        if limit > 1:
+            self.low = (LOW if low is None else low) * self.limit
+        else:
+            self.low = fixed + (LOW_OF_SHARE if low is None else low) * (self.limit - fixed)
         self.calls = self.broken = self.compactions = self.found = self.wanted = 0
         self.prefill = self.read = self.seconds = 0.0
 
@@ -148,6 +157,8 @@ class _Replay:
             context = self.shrink(context, int(self.low))
             self.seconds += time.perf_counter() - started
             self.compactions += 1
+        elif self.repaired:
+            context = list(repair(context).messages)
         self.calls += 1
         self.broken += not is_valid(context)
         same = 0
