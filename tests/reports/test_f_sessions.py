@@ -18,6 +18,7 @@ from agentrm.context.messages import SYNTHETIC, Message, Text, ToolCall, ToolRes
 from agentrm.context.pairs import find_breaks
 from agentrm.context.sessions import (
     Session,
+    SessionClosed,
     SessionLocked,
     SessionStore,
     run_call,
@@ -74,9 +75,7 @@ def test_r100_a_call_without_a_result_is_closed_once_and_durably(tmp_path: Path)
             stand_ins = [m for m in again.verbatim() if SYNTHETIC in m.flags]
             assert [m.results[0].call_id for m in stand_ins] == ["c2"]
             assert "outcome is unknown" in stand_ins[0].text
-    assert (
-        sum(m.results[:1] == stand_ins[0].results for m in SessionStore(tmp_path).read("s").verbatim()) == 1
-    )
+    assert sum(m.results[:1] == stand_ins[0].results for m in SessionStore(tmp_path).read("s").verbatim()) == 1
 
 
 _BATCH = """
@@ -254,6 +253,22 @@ def test_r108_whatever_its_last_run_came_to_an_idle_session_sleeps_and_wakes(tmp
     }
     assert woken.failed == {}
     assert all(not find_breaks(session.messages()) for session in woken.sessions.values())
+
+
+def test_r108_the_sweep_also_reaches_sessions_that_this_process_has_open(tmp_path: Path) -> None:
+    now = [0.0]
+    store = SessionStore(tmp_path, wall=lambda: now[0])
+    idle, busy = store.open("idle"), store.open("busy")
+    elsewhere = SessionStore(tmp_path, wall=lambda: now[0]).open("elsewhere")
+    now[0] = 3600.0
+    busy.append(user("still here"))
+    swept = sweep(store, idle_s=1800)
+    assert swept.hibernated == ("idle",)
+    assert swept.kept == {"busy": "idle for 0 of 1800 s", "elsewhere": f"in use by process {os.getpid()}"}
+    busy.append(user("and here"))
+    elsewhere.append(user("and there"))
+    with pytest.raises(SessionClosed):
+        idle.append(user("asleep"))
 
 
 def test_r108_waking_reports_each_session_that_could_not_come_back(tmp_path: Path) -> None:

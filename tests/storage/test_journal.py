@@ -117,9 +117,7 @@ def test_a_half_written_record_that_cannot_be_cut_off_is_cut_off_later(tmp_path:
 def test_every_operation_may_fail_anywhere(tmp_path: Path, op: str, fsync: str, rng: random.Random) -> None:
     for after in range(12):
         disk, folder = FaultyDisk(), tmp_path / str(after)
-        disk.fail(
-            op, after=after, code=rng.choice([errno.EIO, errno.ENOSPC]), written=rng.randrange(20), times=2
-        )
+        disk.fail(op, after=after, code=rng.choice([errno.EIO, errno.ENOSPC]), written=rng.randrange(20), times=2)
         acknowledged: list[bytes] = []
         try:
             journal = Journal(folder, fsync=fsync, batch_records=2, segment_bytes=150, disk=disk)  # type: ignore[arg-type]
@@ -160,9 +158,7 @@ def test_always_syncs_before_it_acknowledges_and_never_does_not_sync(tmp_path: P
 
 def test_batch_syncs_by_number_and_by_time(tmp_path: Path) -> None:
     disk, now = FaultyDisk(), [0.0]
-    journal = Journal(
-        tmp_path, fsync="batch", batch_records=4, batch_s=10, disk=disk, monotonic=lambda: now[0]
-    )
+    journal = Journal(tmp_path, fsync="batch", batch_records=4, batch_s=10, disk=disk, monotonic=lambda: now[0])
     for _ in range(8):
         journal.append(b"x")
     assert disk.log.count("fsync") == 2

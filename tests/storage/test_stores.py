@@ -212,6 +212,22 @@ def test_an_unknown_scheme_is_refused_with_the_known_ones() -> None:
         open_store("nowhere://x")
 
 
+def test_a_registered_store_is_found_by_its_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    class Point:
+        name = "redis"
+
+        def load(self) -> object:
+            return lambda url, **options: made.append((url, options)) or "the store"
+
+    monkeypatch.setattr("agentrm.storage.registry.entry_points", lambda group: [Point()])
+    assert open_store("redis://host/1", keep=3) == "the store"
+    assert made == [("redis://host/1", {"keep": 3})]
+    with pytest.raises(ConfigError, match="memory, redis, sqlite"):
+        open_store("other://x")
+
+
 def test_importing_the_room_loads_no_numpy_and_no_cryptography() -> None:
     script = "import sys, agentrm.storage; print({'numpy', 'cryptography', 'yaml'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "set()\n"

@@ -77,6 +77,11 @@ def _is_dead(owner: Owner, me: Owner) -> bool:
     return bool(owner.started) and _started(owner.pid) != owner.started
 
 
+def _is_elsewhere(owner: Owner, me: Owner) -> bool:
+    """On another machine, whose locks this kernel may not see. Containers of one kernel share its boot id."""
+    return owner.host != me.host and (owner.boot != me.boot or not me.boot)
+
+
 def _parse(data: bytes) -> Owner | None:
     try:
         return Owner(**json.loads(data)) if data else None
@@ -98,8 +103,7 @@ def owner_of(path: Path) -> Owner | None:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return owner
-        mine = _myself(0)
-        return None if owner.boot == mine.boot or owner.host == mine.host else owner
+        return owner if _is_elsewhere(owner, _myself(0)) else None
     finally:
         os.close(fd)
 
@@ -145,8 +149,7 @@ class OwnerLock:
                 except BlockingIOError:
                     locked = False
                 if locked:
-                    elsewhere = before is not None and before.boot != me.boot and before.host != me.host
-                    if elsewhere and not takeover:
+                    if before is not None and _is_elsewhere(before, me) and not takeover:
                         raise SessionLocked(name, before)
                 else:
                     if not takeover and (before is None or not _is_dead(before, me)):
