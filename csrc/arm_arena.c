@@ -9,9 +9,10 @@ static bool layout(const arm_config *f, arm_arena *a) {
     if (!f->tickets || f->tickets > 0x7fffff || !f->agents || f->agents > 0x7fffff || !f->tenants || f->tenants > 4096)
         return false;
     if (!f->pools || f->pools > 1000 || !f->scopes || f->scopes > 4000 || !f->owners || f->owners > 4000) return false;
-    if (f->limits > 60000 || f->backfill_us < 0 || f->age_us < 0 || f->boost_us < 0) return false;
+    if (f->limits > 60000 || f->events > 1u << 30 || f->backfill_us < 0 || f->age_us < 0 || f->boost_us < 0) return false;
     uint64_t at = align64(sizeof(arm_arena));
     a->nflows = f->tickets * 2 + 2;
+    while (a->event_mask + 1 < f->events) a->event_mask = a->event_mask << 1 | 1;
 #define PLACE(field, type, count)                                                                                      \
     a->field = at;                                                                                                     \
     at = align64(at + sizeof(type) * (uint64_t)(count))
@@ -22,7 +23,7 @@ static bool layout(const arm_config *f, arm_arena *a) {
     PLACE(limits, arm_limit, f->limits);
     PLACE(scopes, arm_scope_rec, f->scopes);
     PLACE(owners, arm_owner_rec, f->owners);
-    PLACE(events, arm_event_rec, f->events);
+    PLACE(events, arm_event_rec, f->events ? a->event_mask + 1 : 0);
     PLACE(flows, arm_flow, a->nflows);
     PLACE(rings, cell, (uint64_t)f->ring_entries * 2);
     PLACE(descs, arm_desc, f->owners);
@@ -60,6 +61,7 @@ int arm_set_limit(void *memory, uint32_t index, const arm_limit_config *f) {
         return ARM_E_ARGUMENT;
     arm_limit *l = (arm_limit *)((char *)memory + a->limits) + index;
     l->config = *f;
+    l->most = f->shape == ARM_BUCKET ? f->burst : f->amount;
     if (f->shape == ARM_GAUGE) return f->amount < BIAS ? ARM_OK : ARM_E_ARGUMENT;
     if (f->window_us <= 0 || f->amount > INT64_C(2000000000)) return ARM_E_ARGUMENT;
     if (f->shape == ARM_ROLLING) {
@@ -83,8 +85,10 @@ int arm_set_limit(void *memory, uint32_t index, const arm_limit_config *f) {
         l->num = (l->num + 1) / 2;
         l->den = (l->den + 1) / 2;
     }
-    l->fill_us = f->burst * l->den / l->num + 1;
-    atomic_store_explicit(&l->level, (uint64_t)(f->burst * l->den + BIAS), memory_order_release);
+    l->full = f->burst * l->den;
+    l->fill_us = l->full / l->num + 1;
+    l->rise_us = BIAS / l->num;
+    atomic_store_explicit(&l->level, (uint64_t)(l->full + BIAS), memory_order_release);
     return ARM_OK;
 }
 

@@ -162,9 +162,19 @@ static uint32_t flow_first(arm_ctx *c, uint32_t f) {
 
 /* --- policy: class, feedback and cost --- */
 
+/* Boosts since the arena's epoch. */
+static int64_t boosts(arm_ctx *c) {
+    int64_t boost = c->arena->config.boost_us;
+    if (!boost) return 0;
+    if (c->now < c->boost_from || c->now - c->boost_from >= boost) {
+        c->boost_count = c->now / boost;
+        c->boost_from = c->boost_count * boost;
+    }
+    return c->boost_count;
+}
+
 static int64_t usage_now(arm_ctx *c, uint32_t a) {
-    int64_t boost = c->arena->config.boost_us, used = rdw(c, &agent(c, a)->used);
-    int64_t epoch = boost ? (c->now / boost) & 0xffff : 0;
+    int64_t used = rdw(c, &agent(c, a)->used), epoch = boosts(c) & 0xffff;
     return (used >> 32) == epoch ? used : epoch << 32;
 }
 
@@ -234,17 +244,24 @@ static int64_t own_id(arm_ctx *c, uint32_t t, bool of_tenant) {
     return id_of(meta_pool(m), meta_level(m), of_tenant, who) + (tag << 38);
 }
 
-/* The flows a ticket queues in, made when new. Each agent remembers where it queued last. */
-static arm_path path_make(arm_ctx *c, uint32_t t) {
+/* Each agent remembers where it queued last. */
+static int64_t own_flow(arm_ctx *c, uint32_t t, int64_t own) {
     cell *hint = &agent(c, who_agent(rdw(c, &ticket(c, t)->who)))->hint;
-    int64_t own = own_id(c, t, false);
-    uint32_t af = (uint32_t)atomic_load_explicit(hint, memory_order_relaxed);
-    if (rdw(c, &flow(c, af)->id) == own) return (arm_path){rd(c, &flow(c, af)->parent) - 1, af};
+    uint32_t last = (uint32_t)atomic_load_explicit(hint, memory_order_relaxed);
+    if (rdw(c, &flow(c, last)->id) == own) return last;
+    int64_t found = flow_find(c, own);
+    if (found >= 0) atomic_store_explicit(hint, (uint64_t)found, memory_order_relaxed);
+    return found;
+}
+
+/* The flows a ticket queues in, made when new. */
+static arm_path path_make(arm_ctx *c, uint32_t t) {
+    int64_t own = own_id(c, t, false), found = own_flow(c, t, own);
+    if (found >= 0) return (arm_path){rd(c, &flow(c, (uint32_t)found)->parent) - 1, (uint32_t)found};
     uint32_t tf = flow_get(c, own_id(c, t, true), 0);
     wr(c, &flow(c, tf)->members, rd(c, &flow(c, tf)->members) + 1); /* not to be reclaimed for its own member */
-    af = flow_get(c, own, tf + 1);
+    uint32_t af = flow_get(c, own, tf + 1);
     wr(c, &flow(c, tf)->members, rd(c, &flow(c, tf)->members) - 1);
-    atomic_store_explicit(hint, af, memory_order_relaxed);
     return (arm_path){tf, af};
 }
 
@@ -400,8 +417,10 @@ static void shift(arm_ctx *c, int64_t found, int64_t by) {
 void queue_adjust(arm_ctx *c, uint32_t t, int64_t difference) {
     uint32_t a = who_agent(rdw(c, &ticket(c, t)->who));
     if (!difference || (rd(c, &ticket(c, t)->meta) & (META_FLAT | META_TURN | META_CUSTOM))) return;
-    shift(c, flow_find(c, own_id(c, t, true)), weighed(difference, rd(c, &tenant(c, rd(c, &agent(c, a)->tenant))->weight)));
-    shift(c, flow_find(c, own_id(c, t, false)), weighed(difference, rd(c, &agent(c, a)->weight)));
+    int64_t af = own_flow(c, t, own_id(c, t, false));
+    int64_t tf = af >= 0 ? (int64_t)rd(c, &flow(c, (uint32_t)af)->parent) - 1 : flow_find(c, own_id(c, t, true));
+    shift(c, tf, weighed(difference, rd(c, &tenant(c, rd(c, &agent(c, a)->tenant))->weight)));
+    shift(c, af, weighed(difference, rd(c, &agent(c, a)->weight)));
 }
 
 /* Background work that waited for age_us moves up one level, never to level 0; demoted work goes back to the level of

@@ -128,7 +128,9 @@ typedef struct {
 
 typedef struct {
     arm_limit_config config;
-    int64_t num, den, fill_us;    /* bucket: units per microsecond, units per token, time from empty to full */
+    int64_t num, den, full;       /* bucket: units per microsecond, units per token, units when full */
+    int64_t fill_us, rise_us;     /* time from empty to full; from the deepest debt there can be */
+    int64_t most;                 /* that it can give at once */
     uint64_t ring;                /* offset of (time, amount) pairs */
     cell level, last;             /* bucket: biased units, time; gauge: taken */
     cell head, tail, sum;         /* rolling */
@@ -163,6 +165,11 @@ typedef struct {
 } arm_event_rec;
 
 typedef struct {
+    int64_t handle, value;
+    uint64_t what; /* agent | pool:16 | level:4 | kind:4 */
+} arm_noted;
+
+typedef struct {
     cell cellno, old, new_;
 } arm_write;
 
@@ -179,6 +186,7 @@ typedef struct {
     uint64_t tickets, agents, tenants, pools, limits, scopes, owners, events, flows, rings, descs; /* offsets */
     uint32_t nflows;
     uint32_t ring_used;
+    uint32_t event_mask; /* the ring of events has a power of two of them */
     _Alignas(64) cell root; /* sequence:48 | participant + 1:16 */
     _Alignas(64) cell event_head;
     _Alignas(64) cell free_ticket, high_ticket;
@@ -209,13 +217,11 @@ struct arm_ctx {
     uint32_t nwrites, stamp;
     int32_t granted, woken; /* of the running transaction */
     int64_t now, due;
+    int64_t boost_from, boost_count; /* the period of boost_us that `now` was in last */
     int64_t freed; /* slot that the running transaction puts into the cache, + 1 */
     bool more;     /* it left grants to be made */
     uint32_t events;
-    struct {
-        int64_t handle, value;
-        uint32_t kind, level, agent, pool;
-    } event[32];
+    arm_noted event[32];
     uint32_t ncache;
     uint32_t cache[ARM_CACHE];
     uint32_t hash[ARM_LOG_PLACES]; /* stamp:16 | index + 1:16 */

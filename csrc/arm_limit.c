@@ -30,41 +30,33 @@ static int64_t rolling_sum(arm_ctx *c, arm_limit *l) {
 }
 
 static int64_t bucket_level(arm_ctx *c, arm_limit *l) {
-    int64_t level = rdw(c, &l->level) - BIAS, passed = c->now - rdw(c, &l->last), full = l->config.burst * l->den;
-    if (passed <= 0 || level >= full) return level;
-    if (level >= 0 && passed >= l->fill_us) return full;
-    if (passed > BIAS / l->num) return full; /* even from the deepest debt */
-    return min64(full, level + passed * l->num);
+    int64_t level = rdw(c, &l->level) - BIAS, passed = c->now - rdw(c, &l->last);
+    if (passed <= 0 || level >= l->full) return level;
+    if (passed > (level >= 0 ? l->fill_us : l->rise_us)) return l->full;
+    return min64(l->full, level + passed * l->num);
 }
 
 static void bucket_set(arm_ctx *c, arm_limit *l, int64_t level) {
-    int64_t full = l->config.burst * l->den;
-    if (level > full) level = full;
-    if (level < 1 - BIAS) level = 1 - BIAS;
-    wrw(c, &l->level, level + BIAS);
+    wrw(c, &l->level, max64(1 - BIAS, min64(l->full, level)) + BIAS);
     if (c->now > rdw(c, &l->last)) wrw(c, &l->last, c->now);
-}
-
-static int64_t capacity(const arm_limit *l) {
-    return l->config.shape == ARM_BUCKET ? l->config.burst : l->config.amount;
 }
 
 /* More than the limit can ever give at once: admitted, if at all (`oversize_debt`), alone at a full limit. */
 static bool room(arm_ctx *c, arm_limit *l, int64_t need) {
-    bool oversized = need > capacity(l);
+    bool oversized = need > l->most;
     if (l->config.shape == ARM_ROLLING) {
         int64_t sum = rolling_sum(c, l);
         return oversized ? sum == 0 : sum + need <= l->config.amount;
     }
     if (l->config.shape == ARM_GAUGE) return rdw(c, &l->level) + need <= l->config.amount;
-    return bucket_level(c, l) >= (oversized ? l->config.burst : need) * l->den;
+    return bucket_level(c, l) >= min64(need, l->most) * l->den;
 }
 
 static int64_t due(arm_ctx *c, arm_limit *l, int64_t need) {
-    bool oversized = need > capacity(l);
+    bool oversized = need > l->most;
     if (l->config.shape == ARM_GAUGE) return -1;
     if (l->config.shape == ARM_BUCKET) {
-        int64_t lack = (oversized ? l->config.burst : need) * l->den - bucket_level(c, l);
+        int64_t lack = min64(need, l->most) * l->den - bucket_level(c, l);
         return lack <= 0 ? c->now : max64(c->now, rdw(c, &l->last)) + (lack + l->num - 1) / l->num;
     }
     int64_t sum = rolling_sum(c, l), target = oversized ? 0 : l->config.amount - need;
@@ -78,6 +70,7 @@ static int64_t due(arm_ctx *c, arm_limit *l, int64_t need) {
     return max64(at, c->now);
 }
 
+/* A window has been brought up to date already. */
 static uint32_t take(arm_ctx *c, arm_limit *l, int64_t need) {
     if (l->config.shape == ARM_GAUGE) {
         wrw(c, &l->level, rdw(c, &l->level) + need);
@@ -87,10 +80,10 @@ static uint32_t take(arm_ctx *c, arm_limit *l, int64_t need) {
         bucket_set(c, l, bucket_level(c, l) - need * l->den);
         return 0;
     }
-    int64_t sum = rolling_sum(c, l), at = c->now;
+    int64_t at = c->now;
     uint32_t head = rd(c, &l->head), tail = rd(c, &l->tail);
     if (head != tail) at = max64(at, rdw(c, &ring_at(c, l, head - 1)[0]));
-    wrw(c, &l->sum, sum + need);
+    wrw(c, &l->sum, rdw(c, &l->sum) + need);
     if (head - tail == l->config.ring) { /* full of small or refunded entries: the newest one stands for both */
         cell *e = ring_at(c, l, head - 1);
         wrw(c, &e[0], at);
@@ -174,8 +167,12 @@ void limits_settle(arm_ctx *c, uint32_t t, int64_t tokens, bool refund) {
         int64_t reserved = need_of(c, t, l), real = reserved;
         if (refund) real = 0;
         else if (l->config.unit == ARM_TOKENS) real = tokens;
-        if (reserved == 0 && real > 0 && l->config.shape == ARM_ROLLING) take(c, l, real);
-        else if (reserved || real) correct(c, l, l->config.shape == ARM_ROLLING ? rd(c, &k->stamp[i]) : 0, reserved, real);
+        if (reserved == 0 && real > 0 && l->config.shape == ARM_ROLLING) {
+            rolling_sum(c, l);
+            take(c, l, real);
+        } else if (reserved || real) {
+            correct(c, l, l->config.shape == ARM_ROLLING ? rd(c, &k->stamp[i]) : 0, reserved, real);
+        }
     }
 }
 
@@ -197,7 +194,7 @@ int limits_too_large(arm_ctx *c, arm_pool *p, int64_t tokens, int64_t memory) {
     for (uint32_t i = 0; i < p->config.nlimits; i++) {
         arm_limit *l = limit(c, p->config.limits[i]);
         int64_t need = l->config.unit == ARM_REQUESTS ? 1 : l->config.unit == ARM_TOKENS ? tokens : memory;
-        if (need > capacity(l) && (l->config.shape == ARM_GAUGE || !p->config.oversize_debt)) return (int)i;
+        if (need > l->most && (l->config.shape == ARM_GAUGE || !p->config.oversize_debt)) return (int)i;
     }
     return -1;
 }
@@ -216,7 +213,7 @@ void limits_save(arm_ctx *c, uint32_t t) {
 
 static int64_t try_body(arm_ctx *c, const int64_t *args) {
     arm_limit *l = limit(c, (uint32_t)args[0]);
-    if (args[1] > capacity(l)) return ARM_E_TOO_LARGE;
+    if (args[1] > l->most) return ARM_E_TOO_LARGE;
     uint32_t s = rd(c, &l->saver);
     if (s) {
         int64_t state = rdw(c, &ticket(c, s - 1)->state);
@@ -264,7 +261,7 @@ static int64_t limit_body(arm_ctx *c, const int64_t *args) {
     if (l->config.shape == ARM_ROLLING) level -= rolling_sum(c, l);
     else if (l->config.shape == ARM_GAUGE) level -= rdw(c, &l->level);
     else level = bucket_level(c, l) / l->den;
-    *out = (arm_limit_info){level, capacity(l), l->config.amount, l->config.window_us, (int32_t)l->config.unit,
+    *out = (arm_limit_info){level, l->most, l->config.amount, l->config.window_us, (int32_t)l->config.unit,
                             (int32_t)l->config.shape};
     return ARM_OK;
 }

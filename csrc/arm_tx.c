@@ -92,34 +92,35 @@ void log_word(arm_ctx *c, cell *p, uint64_t value, bool wide) {
     c->hash[h] = c->stamp << 16 | c->nwrites;
 }
 
-void arm_note(arm_ctx *c, uint32_t kind, int64_t handle, uint32_t ag, uint32_t p, uint32_t level, int64_t value) {
-    if (c->events == sizeof c->event / sizeof *c->event) return;
-    uint32_t i = c->events++;
-    c->event[i].kind = kind;
-    c->event[i].handle = handle;
-    c->event[i].agent = ag;
-    c->event[i].pool = p;
-    c->event[i].level = level;
-    c->event[i].value = value;
+/* Each record is guarded by its own sequence word (odd while it is written), so a writer that dies in the middle costs
+ * one event and never holds up a reader or another writer. */
+static void record(arm_ctx *c, uint64_t n, const arm_noted *note) {
+    arm_event_rec *e = (arm_event_rec *)(c->base + c->arena->events) + (n & c->arena->event_mask);
+    ARM_FAULT(STEP_EVENT);
+    atomic_store_explicit(&e->seq, n * 2 + 1, memory_order_release);
+    atomic_store_explicit(&e->time, (uint64_t)c->now, memory_order_release);
+    atomic_store_explicit(&e->what, note->what, memory_order_release);
+    atomic_store_explicit(&e->handle, (uint64_t)note->handle, memory_order_release);
+    atomic_store_explicit(&e->value, (uint64_t)note->value, memory_order_release);
+    atomic_store_explicit(&e->seq, n * 2 + 2, memory_order_release);
 }
 
-/* Events leave after the commit. Each record is guarded by its own sequence word (odd while it is written), so a writer
- * that dies in the middle costs one event and never holds up a reader or another writer. */
-static void publish(arm_ctx *c) {
-    arm_arena *a = c->arena;
-    uint32_t room = a->config.events;
-    for (uint32_t i = 0; i < c->events && room; i++) {
-        uint64_t n = atomic_fetch_add_explicit(&a->event_head, 1, memory_order_acq_rel);
-        arm_event_rec *e = (arm_event_rec *)(c->base + a->events) + n % room;
-        ARM_FAULT(STEP_EVENT);
-        atomic_store_explicit(&e->seq, n * 2 + 1, memory_order_release);
-        atomic_store_explicit(&e->time, (uint64_t)c->now, memory_order_release);
-        atomic_store_explicit(&e->what, (uint64_t)c->event[i].agent << 24 | (uint64_t)c->event[i].pool << 8 |
-                                            c->event[i].level << 4 | c->event[i].kind, memory_order_release);
-        atomic_store_explicit(&e->handle, (uint64_t)c->event[i].handle, memory_order_release);
-        atomic_store_explicit(&e->value, (uint64_t)c->event[i].value, memory_order_release);
-        atomic_store_explicit(&e->seq, n * 2 + 2, memory_order_release);
+/* Events leave after the commit; in a private arena, where nothing is ever taken back, at once. */
+void arm_note(arm_ctx *c, uint32_t kind, int64_t handle, uint32_t ag, uint32_t p, uint32_t level, int64_t value) {
+    arm_noted note = {handle, value, (uint64_t)ag << 24 | (uint64_t)p << 8 | level << 4 | kind};
+    if (!c->arena->config.events) return;
+    if (ARM_DIRECT(c)) {
+        uint64_t n = atomic_load_explicit(&c->arena->event_head, memory_order_relaxed);
+        atomic_store_explicit(&c->arena->event_head, n + 1, memory_order_relaxed);
+        record(c, n, &note);
+    } else if (c->events < sizeof c->event / sizeof *c->event) {
+        c->event[c->events++] = note;
     }
+}
+
+static void publish(arm_ctx *c) {
+    uint64_t n = atomic_fetch_add_explicit(&c->arena->event_head, c->events, memory_order_acq_rel);
+    for (uint32_t i = 0; i < c->events; i++) record(c, n + i, &c->event[i]);
 }
 
 static void start(arm_ctx *c) {
@@ -162,11 +163,11 @@ int64_t arm_event_head(arm_ctx *c) { return (int64_t)atomic_load_explicit(&c->ar
 
 int64_t arm_events(arm_ctx *c, int64_t from, arm_event *out, int64_t space) {
     arm_arena *a = c->arena;
-    int64_t head = arm_event_head(c), room = a->config.events, n = 0;
-    if (!room) return 0;
+    int64_t head = arm_event_head(c), room = a->event_mask + INT64_C(1), n = 0;
+    if (!a->config.events) return 0;
     if (head - from > room) from = head - room;
     for (; from < head && n < space; from++) {
-        arm_event_rec *e = (arm_event_rec *)(c->base + a->events) + from % room;
+        arm_event_rec *e = (arm_event_rec *)(c->base + a->events) + (from & a->event_mask);
         uint64_t s = (uint64_t)from * 2 + 2;
         if (atomic_load_explicit(&e->seq, memory_order_acquire) != s) continue;
         uint64_t what = atomic_load_explicit(&e->what, memory_order_acquire);
