@@ -20,6 +20,7 @@ def new_lease(
     on_reap: Callable[[Any, AgentRMError], None] | None = None,
     *,
     again: bool = False,
+    streams: bool = False,
 ) -> Any:
     """The lease for one attempt, not yet asked for. A call that is tried `again` keeps its place before new
     ones."""
@@ -39,6 +40,7 @@ def new_lease(
         run_s=spec.run_s,
         on_reap=on_reap,
         resumed=again,
+        streams=streams,
     )
 
 

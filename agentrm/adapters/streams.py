@@ -119,7 +119,7 @@ class _Part:
         self._reaped: AgentRMError | None = None
         self.problem: ProviderError | None = None
         self.started = False
-        self.lease = new_lease(rm, spec, self._on_reap, again=again)
+        self.lease = new_lease(rm, spec, self._on_reap, again=again, streams=True)
 
     def next(self) -> Any:
         if self._worker is None:

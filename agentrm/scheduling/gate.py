@@ -6,7 +6,6 @@ handed on before anything else happens. One timer stands for all that wait for t
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from agentrm.errors import AdmissionError
 from agentrm.scheduling import refusals
 from agentrm.scheduling.backoff import Backoff
 from agentrm.scheduling.lease import DONE, ENDED, FAILED, NEW, REAPED, REFUND, RUNNING, WAITING, Lease
+from agentrm.scheduling.pool import LONGEST_S
 from agentrm.scheduling.reaper import Sweeper
 from agentrm.scheduling.waiters import Batch, Waiter
 
@@ -130,7 +130,7 @@ class Gate:
             self.granted(lease)
             return False
         wait_max = lease._wait_max if lease._wait_max is not None else self._max_wait
-        if wait_max is not None and wait_max != math.inf:
+        if wait_max is not None and wait_max <= LONGEST_S:
             opens = self.backoff.opens_in_s(lease)
             if opens > wait_max or wait_max == 0:
                 raise refusals.queue_timeout(lease, wait_max, opens)
@@ -268,8 +268,8 @@ class Gate:
                 pool.settled += 1
                 if lease._used is not None:
                     pool.learn_tokens(lease._used)
-                if lease.route.kind == "model":
-                    pool.progress.observe(max(lease._silence_ns, now - lease._beat_ns))
+                if not lease.beats and pool.learns and lease.route.kind == "model":
+                    pool.progress_of(lease.route.scope).ended(now - lease.granted_ns, lease.tokens)
                 if self.backoff.trouble:
                     self.backoff.succeeded(lease)
             elif outcome == REFUND:

@@ -68,7 +68,11 @@ class Lease:
     _token: Token[Lease | None] | None = None
     _interrupted = False
     _cancels = 0
-    _beat_ns = _silence_ns = 0
+    _beat_ns = 0
+    beats = 0
+    """Heartbeats so far."""
+    streams = False
+    """Whether the call shows progress with each chunk."""
 
     def __init__(self, rm: ResourceManager, route: Route, parent: Lease | None, tokens: int) -> None:
         self._rm, self.route, self._parent, self.tokens = rm, route, parent, tokens
@@ -179,8 +183,13 @@ class Lease:
     def heartbeat(self) -> None:
         """Says that the call makes progress. So do its ancestors, which wait for it."""
         now = self._rm.clock.now_ns()
-        if self.state == RUNNING and now - self._beat_ns > self._silence_ns:
-            self._silence_ns = now - self._beat_ns
+        if self.state == RUNNING:
+            progress = self.route.pool.progress_of(self.route.scope)
+            if self.beats:
+                progress.went_on(now - self._beat_ns)
+            else:
+                progress.began(now - self._beat_ns, self._input)
+            self.beats += 1
         lease: Lease | None = self
         while lease is not None:
             if lease.state == RUNNING:

@@ -117,6 +117,7 @@ class ResourceManager:
         parent: Lease | None = AUTO,
         on_reap: Callable[[Lease, Any], object] | None = None,
         resumed: bool = False,
+        streams: bool = False,
     ) -> Lease:
         """A lease to be acquired by `with`, `async with` or `acquire`.
 
@@ -128,6 +129,7 @@ class ResourceManager:
         `idle_s`, `run_s`: seconds without progress and in all; None: the configured limits; `inf`: none.
         `parent`: the enclosing lease; found by itself unless context variables are lost on the way.
         `on_reap(lease, error)`: called once if the lease is taken away.
+        `streams`: the call will show progress with `heartbeat` at each chunk, so that a hang is found much sooner.
         `resumed`: the call was interrupted by the manager or a provider and goes ahead of calls that never ran.
         """
         if parent is AUTO:
@@ -158,6 +160,8 @@ class ResourceManager:
             lease._on_reap = on_reap
         if resumed:
             lease.resumed = True
+        if streams:
+            lease.streams = True
         if session or who.session:
             lease.session = session or who.session
         return lease

@@ -4,44 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agentrm.scheduling.progress import LONGEST_NS, Progress
+
 if TYPE_CHECKING:
     from agentrm.config import Pool as PoolConfig
     from agentrm.config import Reaper
 
-__all__ = ["PoolState", "Progress"]
+__all__ = ["PoolState"]
 
-FLOOR_S, CEILING_S, UNKNOWN_S = 60.0, 300.0, 120.0
-MARGIN = 6.0
 FIRST_TOKENS = 1000
 """Reserved for a call of unknown size before any was seen."""
 LONGEST_S = 1e9
 """30 years: a limit beyond it is none."""
-
-
-class Progress:
-    """How long a healthy call of this pool has gone without a chunk, and from that how long is too long.
-
-    The limit is six times the longest silence of the last 64 to 128 healthy calls, at least 60 s and at most 300 s, and
-    120 s while fewer than four calls were seen. A call without streaming is one silence from start to end.
-    """
-
-    __slots__ = ("_before", "_count", "_longest", "limit_us")
-
-    def __init__(self) -> None:
-        self._longest = self._before = self._count = 0
-        self.limit_us = int(UNKNOWN_S * 1e6)
-
-    def observe(self, longest_silence_ns: int) -> None:
-        self._count += 1
-        if longest_silence_ns > self._longest:
-            self._longest = longest_silence_ns
-        elif self._count != 4 and self._count < 64:
-            return
-        if self._count >= 4:
-            seconds = MARGIN * max(self._longest, self._before) / 1e9
-            self.limit_us = int(min(CEILING_S, max(FLOOR_S, seconds)) * 1e6)
-        if self._count == 64:
-            self._before, self._longest, self._count = self._longest, 0, 4
 
 
 def _us(seconds: float) -> int:
@@ -53,8 +27,8 @@ class PoolState:
     """One pool at run time."""
 
     __slots__ = (
-        "_idle_us", "_most_tokens", "_run_us", "cancelled", "config", "failed", "granted", "index", "lanes", "limits",
-        "mean_tokens", "name", "progress", "queued", "reaped", "recover", "refunded", "retry_attempts", "settled",
+        "_idle_us", "_most_tokens", "_progress", "_run_us", "cancelled", "config", "failed", "granted", "index", "lanes", "limits",
+        "learns", "mean_tokens", "name", "queued", "reaped", "recover", "refunded", "retry_attempts", "settled",
         "waited_s",
     )  # fmt: skip
 
@@ -73,20 +47,25 @@ class PoolState:
         self.retry_attempts = config.retry.attempts
         self.recover = reaper.recover
         self._run_us = _us(reaper.run_s)
-        self._idle_us = None if reaper.idle_s == "auto" else _us(reaper.idle_s)
-        self.progress = Progress()
+        self.learns = reaper.idle_s == "auto"
+        self._idle_us = LONGEST_NS // 1000 if reaper.idle_s == "auto" else _us(reaper.idle_s)
+        self._progress: dict[int, Progress] = {}
         self.mean_tokens = 0.0
         self._most_tokens = most_tokens
         self.granted = self.queued = self.settled = self.failed = self.refunded = self.cancelled = self.reaped = 0
         self.waited_s = 0.0
 
     def idle_us(self, kind: str, asked_s: float | None) -> int:
-        """Idle limit of a call in microseconds, 0 for none. Tools show no progress, so they get one only on request."""
+        """Idle limit of a call in microseconds, 0 for none. Tools show no progress, so they get one only on request. With
+        `auto` it is the longest that can be learnt; the reaper looks for shorter ones."""
         if asked_s is not None:
             return _us(asked_s)
-        if kind != "model":
-            return 0
-        return self.progress.limit_us if self._idle_us is None else self._idle_us
+        return self._idle_us if kind == "model" else 0
+
+    def progress_of(self, scope: int) -> Progress:
+        """What is known of one of the pool's models."""
+        found = self._progress.get(scope)
+        return found if found is not None else self._progress.setdefault(scope, Progress())
 
     def run_us(self, asked_s: float | None) -> int:
         """Run limit of a call in microseconds, 0 for none."""

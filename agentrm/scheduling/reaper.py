@@ -55,6 +55,16 @@ class Sweeper:
                 lease = gate.leases.get(handle) or gate.queued.get(handle)
                 if lease is not None:
                     self.reap(lease, reason)
+                else:  # its caller was interrupted (a signal) between the kernel's answer and ours
+                    gate.port.settle(handle, FAILED, now)
+                    gate.deliver()
+                    gate.arm()
+            for lease in list(gate.leases.values()):
+                task = lease._task
+                if task is not None and task.get_loop().is_closed():  # nobody is left to end it
+                    gate.release(lease, True)
+            for lease in self._silent(now):
+                self.reap(lease, "idle")
         finally:  # whatever happened, the next sweep comes
             if gate.leases or gate.queued:
                 self._next()
@@ -62,6 +72,24 @@ class Sweeper:
                 self.active = False
                 if gate.leases or gate.queued:  # one came in between
                     self.start()
+
+    def _silent(self, now: int) -> list[Lease]:
+        """Model calls that have been silent for longer than what was learnt allows. The limit is that of this moment: a
+        call that hung before anything was known is found as soon as others have shown what is usual."""
+        gate = self._gate
+        found = []
+        for lease in list(gate.leases.values()):
+            route = lease.route
+            if route.kind != "model" or not route.pool.learns or lease._idle_s is not None or lease.state != RUNNING:
+                continue
+            progress = route.pool.progress_of(route.scope)
+            limit = progress.limit_ns(lease._input, streams=lease.streams, begun=lease.beats > 0)
+            if now - lease._beat_ns > limit:
+                found.append(lease)
+        if not found:
+            return found
+        parents = {x._parent for x in (*list(gate.leases.values()), *list(gate.queued.values()))}
+        return [lease for lease in found if lease not in parents]
 
     def reap(self, lease: Lease, reason: str) -> None:
         """Takes the lane away. The transition is the kernel's: if the call ended in this very moment, nothing happens."""

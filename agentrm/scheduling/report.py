@@ -56,7 +56,6 @@ class PoolStatistics:
     reaped: int
     mean_wait_s: float
     usual_lane_s: float
-    idle_limit_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,6 @@ def statistics(rm: ResourceManager) -> Statistics:
         pools[name] = PoolStatistics(
             info.lanes, info.used, info.waiting, info.dead, pool.granted, pool.settled, pool.failed, pool.refunded,
             pool.cancelled, pool.reaped, pool.waited_s / pool.granted if pool.granted else 0.0, info.ewma_us / 1e6,
-            pool.idle_us("model", None) / 1e6,
         )  # fmt: skip
     limits = {}
     for i, (key, limit) in enumerate(rm.layout.limits):
