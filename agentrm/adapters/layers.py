@@ -38,7 +38,10 @@ class Layer:
         try:
             yield
         finally:
-            _current.reset(token)
+            try:
+                _current.reset(token)
+            except ValueError:  # collected after its loop died: left in another context, nothing to restore
+                pass
 
     def end(self) -> None:
         self.live = False

@@ -55,13 +55,14 @@ def seen() -> Surroundings:
 def within(config: Mapping[str, Any] | None = None, runtime: Any = None) -> Iterator[None]:
     """Round one call or one await, never across a yield."""
     now = _seen.get()
-    mine = Surroundings(config or now.config, runtime or now.runtime)
-    token = _seen.set(mine)
+    token = _seen.set(Surroundings(config or now.config, runtime or now.runtime))
     try:
         yield
     finally:
-        if _seen.get() is mine:  # not so in a task that was collected after its loop died: another context
+        try:
             _seen.reset(token)
+        except ValueError:  # collected after its loop died: left in another context, nothing to restore
+            pass
 
 
 def here(arguments: Identity, handed: Surroundings = _NOWHERE) -> tuple[Identity, Callable[[], None] | None]:
