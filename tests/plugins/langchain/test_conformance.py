@@ -1,0 +1,79 @@
+"""The LangChain adapter under the suite that every adapter runs, with real models, tools and agents of LangChain."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+from agentrm.adapters.conformance import Conformance, Provider
+from agentrm_langchain import AgentRMMiddleware, gate_model, gate_tool
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import StructuredTool
+
+from tests.plugins.langchain.stub_models import AsyncStubChat
+
+
+class _Model:
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def call(self) -> str:
+        return self.model.invoke("hello").text
+
+    async def acall(self) -> str:
+        return (await self.model.ainvoke("hello")).text
+
+    def stream(self) -> Iterator[str]:
+        for chunk in self.model.stream("hello"):
+            if chunk.text:  # LangChain ends a stream with an empty chunk
+                yield chunk.text
+
+    async def astream(self) -> AsyncIterator[str]:
+        async for chunk in self.model.astream("hello"):
+            if chunk.text:
+                yield chunk.text
+
+
+class _Agent:
+    """An agent whose model is gated, under middleware of the same manager."""
+
+    def __init__(self, agent: Any) -> None:
+        self.agent = agent
+
+    def call(self) -> str:
+        return self.agent.invoke({"messages": [HumanMessage("hello")]})["messages"][-1].text
+
+    async def acall(self) -> str:
+        return (await self.agent.ainvoke({"messages": [HumanMessage("hello")]}))["messages"][-1].text
+
+
+class _Tool:
+    def __init__(self, tool: Any) -> None:
+        self.tool = tool
+
+    def run(self) -> str:
+        return self.tool.invoke({})
+
+    async def arun(self) -> str:
+        return await self.tool.ainvoke({})
+
+
+class LangChainHarness:
+    def model(self, rm: Any, provider: Provider) -> Any:
+        return _Model(rm.attach(AsyncStubChat(provider=provider)))
+
+    def layered(self, rm: Any, provider: Provider) -> Any:
+        model = gate_model(rm, rm.attach(AsyncStubChat(provider=provider)))
+        return _Agent(create_agent(model, middleware=[AgentRMMiddleware(rm)]))
+
+    def tool(self, rm: Any, fn: Callable[[], str]) -> Any:
+        return _Tool(rm.attach(StructuredTool.from_function(fn, name="work", description="works")))
+
+    def async_tool(self, rm: Any, fn: Callable[[], Awaitable[str]]) -> Any:
+        tool = StructuredTool.from_function(coroutine=fn, name="work", description="works")
+        return _Tool(gate_tool(rm, tool))
+
+
+class TestLangChain(Conformance):
+    harness = LangChainHarness()
