@@ -146,6 +146,8 @@ class Gate:
             self.sweeper.start()
         self.deliver()
         self.arm()
+        if self.subscriptions:
+            self.publish()
         return True
 
     def granted(self, lease: Lease) -> None:
@@ -192,6 +194,8 @@ class Gate:
         self.drop(lease)
         self.deliver()
         self.arm()
+        if self.subscriptions:
+            self.publish()
 
     def drop(self, lease: Lease) -> None:
         """`give_up` for callers that deliver by themselves."""
@@ -235,6 +239,8 @@ class Gate:
                 batch.send()  # where the loop is closed there is nobody to tell
         self.deliver()
         self.arm()
+        if self.subscriptions:
+            self.publish()
         return refused
 
     # --- the way out ---

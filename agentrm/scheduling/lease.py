@@ -237,11 +237,7 @@ class Lease:
         token = self._token
         if token is not None:
             self._token = None
-            try:
-                _current.reset(token)
-            except ValueError:  # left in another context than it was entered in: mend it here if it shows there
-                if _current.get() is self:
-                    _current.set(self._parent)
+            self._restore(token)
         try:
             self._rm.gate.release(self, kind is not None)
         except ForkedError:  # the block of the parent process, left in a child: not the child's to release
@@ -257,6 +253,13 @@ class Lease:
         self.__exit__(kind, exc, tb)
         if alone and self.error is not None and isinstance(exc, asyncio.CancelledError):
             raise self.error from None
+
+    def _restore(self, token: Token[Lease | None]) -> None:
+        try:
+            _current.reset(token)
+        except ValueError:  # left in another context than it was entered in (a collected task): mend it if it shows here
+            if _current.get() is self:
+                _current.set(self._parent)
 
     def _watch(self, task: asyncio.Task[Any] | None) -> None:
         """From now on a reap interrupts this task."""
@@ -307,7 +310,7 @@ class Guard:
         task, lease._task = lease._task, self._outer
         alone = task is not self._outer and lease._calm(task)
         if self._token is not None:
-            _current.reset(self._token)
+            lease._restore(self._token)
             self._token = None
         if lease.error is not None and (kind is None or (alone and isinstance(exc, asyncio.CancelledError))):
             raise lease.error from None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from agentrm.core._agentrm_core import lib
 from agentrm.core.kernel import KernelConfig
 from agentrm.core.kernel import Limit as KernelLimit
 from agentrm.core.kernel import Pool as KernelPool
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 NOMINAL_TOKENS_PER_LANE_S = 50
 """What a lane is taken to process where no token limit says what tokens are worth (fairness only)."""
 MOST_TICKETS = 4_000_000
+MOST_SHARING, MOST_POOLS = 64, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +77,21 @@ def layout(config: Config, *, policy_name: Callable[[str], str]) -> Layout:
     for name, account in config.accounts.items():
         of_account[name] = tuple(range(len(limits), len(limits) + len(account.limits)))
         limits += [(f"accounts.{name}.limits[{i}]", x) for i, x in enumerate(account.limits)]
+    for name in accounts:
+        sharing = sum(pool.account == name for pool in config.pools.values())
+        if sharing > MOST_SHARING:
+            raise ConfigError(f"accounts.{name}", sharing, f"at most {MOST_SHARING} pools that name it")
+    if len(accounts) + len(config.pools) > MOST_POOLS:
+        raise ConfigError("pools", len(config.pools), f"at most {MOST_POOLS} pools and accounts")
     pools: list[KernelPool] = []
     of_pool: dict[str, tuple[int, ...]] = {}
     for number, (name, pool) in enumerate(config.pools.items()):
         own = tuple(range(len(limits), len(limits) + len(pool.limits)))
         limits += [(f"pools.{name}.limits[{i}]", x) for i, x in enumerate(pool.limits)]
         of_pool[name] = own + of_account.get(pool.account or "", ())
+        if len(of_pool[name]) > lib.ARM_MAX_LIMITS:
+            allowed = f"at most {lib.ARM_MAX_LIMITS} limits, those of its account included"
+            raise ConfigError(f"pools.{name}.limits", len(of_pool[name]), allowed)
         request_cost, token_cost = _costs(config.limits_of(name), pool.lanes)
         wide = accounts.index(pool.account) if pool.account is not None else len(accounts) + number
         pools.append(
