@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -49,10 +50,13 @@ async def iterate_in_thread(start: Callable[[Callable[[], bool]], Iterator[T]]) 
                     break
         except BaseException as raised:  # noqa: BLE001 - it is raised again in the reader
             error = raised
+        _running.pop(threading.current_thread(), None)
         post(_End(error))
 
     context = contextvars.copy_context()
-    threading.Thread(target=context.run, args=(work,), name="agentrm-generate", daemon=True).start()
+    thread = threading.Thread(target=context.run, args=(work,), name="agentrm-generate", daemon=True)
+    _running[thread] = dropped
+    thread.start()
     try:
         while isinstance(message := await arrived.get(), _Item):
             yield message.value
@@ -60,3 +64,16 @@ async def iterate_in_thread(start: Callable[[Callable[[], bool]], Iterator[T]]) 
             raise message.error
     finally:
         dropped.set()
+
+
+_running: dict[threading.Thread, threading.Event] = {}
+
+
+def _stop_all() -> None:
+    """Before the interpreter ends: a daemon thread that it kills inside torch takes the whole process down."""
+    for thread, dropped in list(_running.items()):
+        dropped.set()
+        thread.join()
+
+
+atexit.register(_stop_all)
