@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from agentrm.context.digest import Digest, Line, choose_facts, digest_of
+from agentrm.context.digest import Digest, Line, choose_facts, digest_of, strict_need
 from agentrm.context.embed import Embedder, choose_embedder
 from agentrm.context.groups import Group, groups_of, newest_user_message
 from agentrm.context.keyinfo import Fact, extract
@@ -38,6 +38,7 @@ _TAIL = (0.06, 0.6)
 _FACTS = (0.02, 0.25)
 _FACTS_SMALL = (0.0, 0.22)  # more of a small room: a list of ids does not shrink with it
 _SMALL = 1200  # tokens
+_STRINGS = 0.12  # at least this share for opaque strings, where there are so many
 _PROSE = 0.2
 _TAIL_ASKED = 0.04
 _RESULT_CAP = 0.4  # of the tail's room, for one step's results
@@ -267,11 +268,16 @@ class _Run:
     ) -> tuple[Worth, Choice, int]:
         left = self.room - sum(self._size(m) for m in kept.values())
         facts_room = int(self._facts_share(groups) * max(0, self.room))
+        strings = (
+            f for i, g in enumerate(groups) if i not in kept for m in g.messages for f in self.owner.facts(m)
+        )
+        need = min(strict_need(strings, self.counter), int(_STRINGS * max(0, self.room)))
+        facts_room = max(facts_room, need)
         if self.keep_last is not None:
             dropped = sum(self._size(g.messages) for i, g in enumerate(groups) if i not in kept)
-            return Worth([], None), Choice(frozenset(), (), 0), max(0, min(left, max(256, dropped // 4)))
+            return Worth([], None), Choice(frozenset(), (), 0), max(0, min(left, max(1024, dropped // 2)))
         prose_room = int(_PROSE * self.room) if self.owner.summarizer is not None else 0
-        left -= facts_room + prose_room + (40 if left > 200 else 0)
+        left -= facts_room + prose_room + 48
         if left < 16:
             return Worth([], None), Choice(frozenset(), (), 0), facts_room
         goal = self._goal(groups)
@@ -328,14 +334,15 @@ class _Run:
         covered = sum(len(g.messages) for g in gone) + sum(d.covered for d in self.old)
         prose = "\n".join(d.prose for d in self.old if d.prose)
         if gone and self.owner.summarizer is not None and self.room > 0:
-            room = int(_PROSE * self.room) if self.keep_last is None else facts_room // 2
+            room = int(_PROSE * self.room) if self.keep_last is None else int(0.4 * facts_room)
             written = self.owner.summarizer.summarize(gone, prose, max(0, room))
             prose = written.text
             self.cost += written.input_tokens + written.output_tokens
             self.calls += written.calls
             if written.degraded:
                 self.reasons.append(written.degraded)
-            facts_room = facts_room if self.keep_last is None else facts_room // 2
+            if self.keep_last is not None:
+                facts_room -= self.counter.text(prose)
         lines = tuple(
             Line(c.message.id, c.message.role, c.text, round(c.value, 4), self._place(c))
             for c in choice.lines

@@ -19,8 +19,8 @@ from agentrm.context.tokens import TokenCounter
 
 KEY = "$digest"
 HEADER = (
-    "[Background notes by agentrm on {count} earlier messages. They are a record, not a request: earlier requests are"
-    " done or superseded. What follows is newer and takes precedence.]"
+    "[Background notes by agentrm on {count} earlier messages: a record, not a request. Earlier requests are done"
+    " or superseded; what follows is newer.]"
 )
 _REF = re.compile(r"^\[([^\s\]]+)(?: [^\]]*)?\] (.*)$")
 _KIND_WEIGHT = {
@@ -29,6 +29,9 @@ _KIND_WEIGHT = {
     "ticket": 1.4, "identifier": 1.1, "money": 1.1, "date": 1.0, "number": 0.9, "named": 1.0, "version": 0.8,
     "bignumber": 0.8,
 }  # fmt: skip
+STRICT_KINDS = frozenset(
+    {"uuid", "url", "path", "hash", "email", "address", "winpath", "ticket", "identifier"}
+)
 SENTENCE_KINDS = frozenset(
     {"correction", "instruction", "decision", "commitment", "error", "question", "preference"}
 )
@@ -73,8 +76,8 @@ class Digest:
         }
 
     @property
-    def empty(self) -> bool:
-        return not (self.facts or self.lines or self.prose)
+    def has_content(self) -> bool:
+        return bool(self.facts or self.lines or self.prose)
 
     def sources(self) -> set[str]:
         return {f.source for f in self.facts} | {x.source for x in self.lines}
@@ -171,6 +174,14 @@ def fact_value(fact: Fact, newest: int) -> float:
     age = max(0, newest - fact.order)
     value *= 0.35 + 0.65 * 0.5 ** (age / 60)
     return float(value * (0.25 if fact.superseded else 1.0))
+
+
+def strict_need(facts: Iterable[Fact], counter: TokenCounter) -> int:
+    """Tokens that the opaque strings among the facts take: what no summary can stand in for."""
+    values = {
+        f.value for f in facts if f.kind in STRICT_KINDS and any(c.isdigit() or c in "/\\@" for c in f.value)
+    }
+    return sum(counter.text(v) + 3 for v in values)
 
 
 def choose_facts(

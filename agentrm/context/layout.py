@@ -39,9 +39,8 @@ class Layout:
         newest group last, together with what is left of the notes.
         """
         digest = self.digest
-        if digest is not None and not digest.empty:
-            trimmed = _trim(digest, excess, counter)
-            return replace(self, digest=None if trimmed.empty else trimmed)
+        if digest is not None and digest.has_content:
+            return replace(self, digest=_trim(digest, excess, counter))
         if self.kept:
             oldest = min(self.kept)
             return replace(self, kept={i: m for i, m in self.kept.items() if i != oldest})
@@ -97,7 +96,7 @@ def lay_out(layout: Layout) -> list[Message]:
     gap = next((n for n, i in enumerate(rest) if shown.get(i) is not groups[i].messages), len(rest))
     before, behind = rest[:gap], rest[gap:]
     out += [m for i in before for m in shown[i]]
-    if layout.digest is not None and not layout.digest.empty:
+    if layout.digest is not None and layout.digest.covered:
         answered = any(m.id == layout.request for m in out)
         role = "assistant" if answered else "user"
         out.append(message_of(layout.digest, role, NOTES_NAME, f"agentrm.notes.{layout.digest.covered}"))

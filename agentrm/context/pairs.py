@@ -80,7 +80,7 @@ def repair(messages: Sequence[Message], open_calls: OpenCalls | None = None) -> 
     first real one stays.
     """
     events: list[PairEvent] = []
-    known = open_calls or OpenCalls()
+    known = OpenCalls() if open_calls is None else open_calls
     if not any(PENDING in m.flags for m in messages) and not find_breaks(messages) and _adjacent(messages):
         return Repaired(tuple(messages), ())
     calls, results = _collect(messages, events)
