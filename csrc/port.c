@@ -78,6 +78,15 @@ int64_t arm_port_try(arm_port *p, int64_t limit, int64_t amount, int64_t now_ns)
     return collect(p, arm_try(p->ctx, limit, amount, time_of(now_ns)));
 }
 
+int64_t arm_port_enter(arm_port *p, int64_t who, int64_t tokens) {
+    return collect(p, arm_submit(p->ctx, who, tokens, arm_clock_ns()));
+}
+
+int64_t arm_port_leave(arm_port *p, int64_t handle, int64_t how) {
+    int64_t rc = collect(p, arm_settle(p->ctx, handle, how, arm_clock_ns()));
+    return rc < 0 ? rc : arm_port_take(p);
+}
+
 int64_t arm_port_take(arm_port *p) { return p->head == p->tail ? 0 : p->queue[p->head++ & (p->room - 1)]; }
 
 int64_t arm_port_due(arm_port *p) {

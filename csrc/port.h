@@ -24,6 +24,10 @@ int64_t arm_port_reap(arm_port *port, int64_t handle, int64_t now_ns);
 int64_t arm_port_advance(arm_port *port, int64_t now_ns);
 int arm_port_heartbeat(arm_port *port, int64_t handle, int64_t now_ns);
 int64_t arm_port_try(arm_port *port, int64_t limit, int64_t amount, int64_t now_ns);
+/* The shortest way, for calls without deadlines, parent or memory: submit now; settle now and take the next grant (0:
+ * none, negative: an error). */
+int64_t arm_port_enter(arm_port *port, int64_t who, int64_t tokens);
+int64_t arm_port_leave(arm_port *port, int64_t handle, int64_t how);
 int64_t arm_port_take(arm_port *port); /* next granted handle, 0: none */
 int64_t arm_port_due(arm_port *port);  /* earliest due time since the last such call, -1: none */
 /* end of cdef */
