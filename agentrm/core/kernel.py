@@ -374,9 +374,13 @@ class Kernel:
             port.poison(refuse)
 
 
+_PORT = (
+    "submit", "submit_keyed", "settle", "cancel", "reap", "advance", "heartbeat", "try_acquire", "enter", "leave",
+    "take", "due",
+)  # fmt: skip
 _OPERATIONS = (
-    "submit", "settle", "cancel", "heartbeat", "reap", "try_acquire", "advance", "poll", "overdue", "penalise", "reopen", "correct", "set_policy", "owner_dead", "owners", "tickets",
-    "ticket", "pool_info", "limit_info", "scope_info", "demotion", "events", "event_head", "check", "tenant", "agent",
+    "submit", "settle", "cancel", "heartbeat", "reap", "try_acquire", "advance", "poll", "overdue", "penalise", "reopen",
+    "correct", "set_policy", "owner_dead", "owners", "tickets", "ticket", "pool_info", "limit_info", "scope_info", "demotion", "events", "event_head", "check", "tenant", "agent",
     "scope", "name", "scope_count",
 )  # fmt: skip
 
