@@ -25,6 +25,7 @@ from agentrm.context.sessions import (
     SessionStore,
     run_call,
 )
+from agentrm.context.sessions.layout import file_name
 from agentrm.errors import ConfigError
 from agentrm.storage import AesGcmSealer, FaultyDisk, Quota, QuotaExceeded, StorageFull, WrongKey
 from tests.sessions.compactors import KeepTwo
@@ -277,6 +278,7 @@ def test_the_extractive_compactor_is_the_default_and_needs_no_model(store: Sessi
     assert not find_breaks(shown)
     assert len(shown) < 62 and "ORD-7731-X" in "".join(texts(shown))
     assert len(session.messages()) == 62
+    assert store.layout.vectors("default", "s").exists()
     asked = session.context(1500, "What is the order number?")
     assert "ORD-7731-X" in "".join(texts(asked))
 
@@ -398,6 +400,16 @@ def test_any_name_is_a_session_of_its_own_inside_the_folder(tmp_path: Path, name
     assert texts(store.read(name, tenant=name).messages()) == ["x"]
     assert {card.session for card in store.list(tenant=name)} == {name, name + "2"}
     assert [p.name for p in tmp_path.iterdir()] == ["root"]
+
+
+def test_names_that_differ_in_case_only_have_folders_that_differ_in_more() -> None:
+    names = ["Trip", "trip", "TRIP", "trip~x", "trip%7ex"]
+    assert len({file_name(name).lower() for name in names}) == len(names)
+
+
+def test_a_name_that_is_no_text_is_refused(store: SessionStore) -> None:
+    with pytest.raises(ConfigError, match="valid Unicode"):
+        store.open("\ud800")
 
 
 def test_a_tenants_quota_refuses_and_the_session_goes_on(tmp_path: Path) -> None:

@@ -35,22 +35,18 @@ class SessionCore:
         charge: Callable[[int], None],
         sleep: Callable[[Any], str],
         left: Callable[[Any], None],
-        compactor: Callable[[], Compactor],
+        compactor: Compactor,
         watermarks: tuple[float, float],
     ) -> None:
         self.tenant, self.id = tenant, session
         self._journal, self._state, self._owner, self._index = journal, state, lock, index
-        self._wall, self._charge, self._make_compactor = wall, charge, compactor
+        self._wall, self._charge, self._compactor = wall, charge, compactor
         self._blobs, self._sleep, self._left = blobs, sleep, left
         self.created, self.active_before_opening = state.created, state.last_at
         self._lock = threading.RLock()
         self._closed = ""
         self._draining = False
         self._high, self._low = watermarks
-
-    @property
-    def _compactor(self) -> Compactor:
-        return self._make_compactor()
 
     @property
     def name(self) -> str:

@@ -34,7 +34,7 @@ from agentrm.context.sessions.session import Session
 from agentrm.context.sessions.sleep import refuse_fork, renamed, write_session
 from agentrm.context.sessions.snapshot import Snapshot
 from agentrm.context.sessions.state import SessionState, blob_prefix
-from agentrm.context.sessions.view import Compactor, default_compactor
+from agentrm.context.sessions.view import Compactor, DefaultCompactor
 from agentrm.errors import ConfigError
 from agentrm.storage import (
     BlobStore,
@@ -237,7 +237,7 @@ class SessionStore:
             charge=lambda size: self._quotas.charge(tenant, size),
             sleep=self._hibernate,
             left=lambda session: self._left(session, None),
-            compactor=self._the_compactor,
+            compactor=self._compactor or DefaultCompactor(self._vectors(tenant, session)),
             watermarks=self._watermarks,
         )
         recover(
@@ -365,11 +365,9 @@ class SessionStore:
             raise SessionNotFound(tenant, session)
         return self._open(tenant, session, takeover, file)
 
-    def _the_compactor(self) -> Compactor:
-        with self._lock:
-            if self._compactor is None:
-                self._compactor = default_compactor()
-            return self._compactor
+    def _vectors(self, tenant: str, session: str) -> Path | None:
+        """Embeddings tell what a text is about, so an encrypted store keeps none in a plain file."""
+        return self.layout.vectors(tenant, session) if self.sealer is None else None
 
     def now(self) -> float:
         """Wall time in seconds since 1970, from the clock that the store was given."""
