@@ -98,6 +98,7 @@ class KernelConfig:
     backfill_s: float = 2.0
     age_s: float = 30.0
     boost_s: float = 60.0
+    pause_s: float = 5.0
     quanta_s: tuple[float, float, float] = (10.0, 30.0, float("inf"))
     quanta_tokens: tuple[float, float, float] = (8_000.0, 32_000.0, float("inf"))
     epoch_ns: int = 0
@@ -147,6 +148,7 @@ def _config(config: KernelConfig) -> Any:
             "backfill_us": int(config.backfill_s * 1e6),
             "age_us": _finite(config.age_s, 1e6),
             "boost_us": _finite(config.boost_s, 1e6),
+            "pause_us": int(config.pause_s * 1e6),
             "quanta_us": [_finite(x, 1e6) for x in config.quanta_s],
             "quanta_tokens": [_finite(x, 1) for x in config.quanta_tokens],
             "epoch_ns": config.epoch_ns,
@@ -379,9 +381,10 @@ _PORT = (
     "take", "due",
 )  # fmt: skip
 _OPERATIONS = (
-    "submit", "settle", "cancel", "heartbeat", "reap", "try_acquire", "advance", "poll", "overdue", "penalise", "reopen",
-    "correct", "set_policy", "owner_dead", "owners", "tickets", "ticket", "pool_info", "limit_info", "scope_info", "demotion", "events", "event_head", "check", "tenant", "agent",
-    "scope", "name", "scope_count",
+    "submit", "settle", "cancel", "heartbeat", "reap", "try_acquire", "advance", "poll", "overdue", "penalise",
+    "reopen", "correct", "set_policy", "owner_dead", "owners", "tickets", "ticket", "pool_info", "limit_info",
+    "scope_info", "demotion", "events", "event_head", "check", "tenant", "agent", "scope", "name",
+    "scope_count",
 )  # fmt: skip
 
 
