@@ -1,0 +1,110 @@
+"""`agentrm demo`: the same LangChain agents without agentrm and with it, offline, measured, in under three minutes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from agentrm.demo.scenario import Scenario, full, quick
+
+if TYPE_CHECKING:
+    from agentrm.demo.measures import Figures
+    from agentrm.demo.runner import Taken
+
+__all__ = ["add_parser", "run"]
+
+DEFAULT_SEED = 7
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "demo",
+        help="real agents on a local model, without and with agentrm",
+        description="Runs LangChain agents on a local model and on a provider on 127.0.0.1 that limits, refuses, stalls "
+        "and hangs; first without agentrm, then with it; same seed, same work. No network, no keys.",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the figures of both runs")
+    parser.add_argument("--timeline", metavar="FILE", help="draw who held which lane when (.svg or .html)")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="of the questions and the provider's faults (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, a model without weights: a smoke test, no figures")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit status 0 if both runs came to their end; whether the promises were kept is printed, not returned."""
+    from agentrm.demo.timeline import check_ending, save
+
+    if arguments.timeline is not None:
+        check_ending(arguments.timeline)
+    _quieten()
+    started = time.monotonic()
+    console = Console()
+    scenario = quick(arguments.seed) if arguments.quick else full(arguments.seed)
+    without, with_ = _both(console, scenario)
+    _report(console, scenario, without, with_)
+    if arguments.json is not None:
+        _write_json(arguments.json, scenario, without, with_)
+        console.print(f"figures: {arguments.json}", highlight=False)
+    if arguments.timeline is not None:
+        save(arguments.timeline, without, with_)
+        console.print(f"timeline: {arguments.timeline}", highlight=False)
+    console.print(f"[dim]seed {scenario.seed}, {time.monotonic() - started:.0f} s in all[/]", highlight=False)
+    return 0
+
+
+def _both(console: Console, scenario: Scenario) -> tuple[Taken, Taken]:
+    console.print(f"Loading LangChain and the local model {scenario.local_model} ...", highlight=False)
+    from agentrm.demo.progress import RunProgress
+    from agentrm.demo.runner import run_once, warm_up
+
+    warm_up(scenario)
+    console.print(_story(scenario), highlight=False)
+    with RunProgress(console, "Without agentrm", scenario) as shown:
+        without = run_once(scenario, with_agentrm=False, show=shown)
+    with RunProgress(console, "With agentrm", scenario) as shown:
+        with_ = run_once(scenario, with_agentrm=True, show=shown)
+    return without, with_
+
+
+def _story(s: Scenario) -> str:
+    return (
+        f"A person asks an assistant {s.questions} questions, one every {s.every_s:g} s; it asks sub-agents. {s.indexers} indexers "
+        f"and {s.sorters} sorters work in the background.\nThe hosted model (on 127.0.0.1) has {s.provider_lanes} lanes and takes "
+        f"{s.requests} requests in {s.per_s:g} s; of its calls {s.hang + s.stall:.0%} hang or stall. The local model has this CPU.\n"
+        f"Both runs: the client's time-out is {s.client_timeout_s:g} s, LangChain's ModelRetryMiddleware retries {s.retries} times."
+    )
+
+
+def _report(console: Console, scenario: Scenario, without: Taken, with_: Taken) -> None:
+    from agentrm.demo.measures import bars
+    from agentrm.demo.table import print_bars, print_table
+
+    a, b = _figures(without, with_)
+    console.print()
+    print_table(console, a, b)
+    console.print()
+    print_bars(console, bars(scenario, a, b))
+
+
+def _figures(without: Taken, with_: Taken) -> tuple[Figures, Figures]:
+    from agentrm.demo.measures import figures
+
+    return figures(without), figures(with_)
+
+
+def _write_json(path: str, scenario: Scenario, without: Taken, with_: Taken) -> None:
+    a, b = _figures(without, with_)
+    whole = {"seed": scenario.seed, "without": a.as_json(), "with": b.as_json()}
+    Path(path).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
+
+
+def _quieten() -> None:
+    """No telemetry, no hub, and no warnings of the client about the time-outs that the demo is about."""
+    os.environ.update(LANGSMITH_TRACING="false", LANGCHAIN_TRACING_V2="false", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    logging.getLogger("langchain_openai").setLevel(logging.ERROR)
