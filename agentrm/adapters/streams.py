@@ -122,13 +122,15 @@ class _Part:
         self.lease = new_lease(rm, spec, self._on_reap, again=again, streams=True)
 
     def next(self) -> Any:
+        if self._reaped is not None:  # between two chunks
+            raise self._reaped
         if self._worker is None:
             self.lease.acquire()
             self._worker = borrow()
         try:
             with self.lease.guard(), self._layer.around():  # the worker gets a copy of this context
                 work = Work(self._pull, self._wake.release, self._late)
-        except BaseException:  # reaped between two chunks, or interrupted
+        except BaseException:  # reaped or interrupted in this very moment
             if (idle := self._take_worker()) is not None:
                 self._end_zombie(idle)
             raise

@@ -66,14 +66,14 @@ def _gated_node(gate: Gate, node: Any) -> Any:
 
 
 def _gated_middleware(gate: Gate, middleware: Any) -> Any:
-    from agentrm_langchain.models import gate_model_with, is_model
-
-    models = {name: value for name, value in vars(middleware).items() if is_model(value)}
-    if not models:
+    """A copy whose own models, and chains of them, are gated."""
+    parts = {name: (value, _gated_part(gate, value)) for name, value in vars(middleware).items()}
+    changed = {name: new for name, (old, new) in parts.items() if new is not old}
+    if not changed:
         return middleware
     gated = copy.copy(middleware)
-    for name, model in models.items():
-        setattr(gated, name, gate_model_with(gate, model))
+    for name, part in changed.items():
+        setattr(gated, name, part)
     return gated
 
 

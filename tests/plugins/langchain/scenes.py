@@ -89,9 +89,11 @@ def agent_of(model: Any, tools: Sequence[Any] = (), *middleware: Any, **more: An
 
 
 async def loop_until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
+    async def poll() -> None:
         while not true():
             await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(poll(), PATIENCE_S)
 
 
 def wait_for(event: threading.Event, what: str) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from agentrm.adapters.conformance import Provider
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from pydantic import ConfigDict
+
+from agentrm.adapters.conformance import Provider
 
 __all__ = ["AsyncStubChat", "StubChat", "result_of"]
 
@@ -54,9 +55,7 @@ class StubChat(BaseChatModel):
 class AsyncStubChat(StubChat):
     """A model with async code of its own."""
 
-    async def _agenerate(
-        self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any
-    ) -> ChatResult:
+    async def _agenerate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
         reply = await self.provider.acall()
         return result_of(reply.text, reply.usage)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
-from agentrm.adapters.conformance import Conformance, Provider
-from agentrm_langchain import AgentRMMiddleware, gate_model, gate_tool
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool
 
+from agentrm.adapters.conformance import Conformance, Provider
+from agentrm_langchain import AgentRMMiddleware, gate_model, gate_tool
 from tests.plugins.langchain.stub_models import AsyncStubChat
 
 
