@@ -30,6 +30,9 @@ class Frame(NamedTuple):  # made ten thousand times per restore, where a frozen 
     sealed: bool
     payload: bytes
 
+    def __repr__(self) -> str:  # without the payload, which may be secret
+        return f"<Frame {self.sequence} {len(self.payload)} bytes at {self.offset}>"
+
 
 @dataclass(frozen=True, slots=True)
 class Damage:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from agentrm.errors import ConfigError
-from agentrm.storage.disk import Disk
+from agentrm.storage.disk import Disk, write_atomically
 from agentrm.storage.errors import DamagedData, StorageError, WrongKey, write_error
 from agentrm.storage.frames import Damage, Frame, frame, scan
 from agentrm.storage.sealing import Sealer, key_id_of
@@ -44,6 +44,9 @@ class Record(NamedTuple):  # for the same reason as Frame
     segment: int
     offset: int
     size: int  # bytes in the file
+
+    def __repr__(self) -> str:  # without the payload, which may be secret
+        return f"<Record {self.sequence} {len(self.payload)} bytes>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,17 +210,7 @@ class Journal:
             if self._closed:
                 raise StorageError(f"{self._directory}: append to a closed journal. Open the session again.")
             self._ready()
-            frames, records = [], []
-            at, sequence = self._size, self._sequence
-            for payload in payloads:
-                sequence += 1
-                stored = payload
-                if self._sealer is not None:
-                    stored = self._sealer.seal(payload, _context(self._context, sequence))
-                item = frame(sequence, stored, sealed=self._sealer is not None)
-                frames.append(item)
-                records.append(Record(sequence, payload, self._segment, at, len(item)))
-                at += len(item)
+            frames, records = self._frames(payloads, self._segment, self._size)
             self._write(b"".join(frames))
             if self._fsync != "never":
                 if not self._unsynced:
@@ -225,13 +218,45 @@ class Journal:
                 self._unsynced.extend(frames)
                 if self._fsync == "always" and not self._synced(len(frames)):
                     raise write_error(str(self._path), "syncing", self._sync_error)
-            self._bytes += at - self._size
-            self._size, self._sequence = at, sequence
+            written = sum(map(len, frames))
+            self._bytes += written
+            self._size, self._sequence = self._size + written, self._sequence + len(records)
             if self._fsync == "batch" and self._batch_full():
                 # These records are acknowledged for a killed process already. If the sync fails they are
                 # written again before the next one, so a failure here is not theirs to report.
                 self._synced(0)
             return records
+
+    def adopt(self, payloads: Sequence[bytes]) -> list[Record]:
+        """Stores many records in one step, as a segment of their own: after a crash all are there, or none."""
+        with self._lock:
+            if self._closed:
+                raise StorageError(f"{self._directory}: append to a closed journal. Open the session again.")
+            self._flush()
+            if self._fd is not None:
+                self._disk.close(self._fd)
+                self._fd = None
+            number = self._segment + 1 if self._bytes else self._segment
+            frames, records = self._frames(payloads, number, 0)
+            path = self._directory / f"{number:06d}{_SUFFIX}"
+            write_atomically(path, b"".join(frames), disk=self._disk, durable=self._fsync != "never")
+            self._segment, self._sequence = number, self._sequence + len(records)
+            self._size = sum(map(len, frames))
+            self._bytes += self._size
+            return records
+
+    def _frames(self, payloads: Sequence[bytes], segment: int, at: int) -> tuple[list[bytes], list[Record]]:
+        """The next records as bytes, and where they will stand."""
+        frames, records = [], []
+        for sequence, payload in enumerate(payloads, self._sequence + 1):
+            stored = payload
+            if self._sealer is not None:
+                stored = self._sealer.seal(payload, _context(self._context, sequence))
+            item = frame(sequence, stored, sealed=self._sealer is not None)
+            frames.append(item)
+            records.append(Record(sequence, payload, segment, at, len(item)))
+            at += len(item)
+        return frames, records
 
     def _batch_full(self) -> bool:
         if len(self._unsynced) >= self._batch_records:

@@ -162,6 +162,38 @@ def test_nothing_acknowledged_is_lost_in_200_kills(tmp_path: Path, rng: random.R
         shutil.rmtree(root)
 
 
+def _half_restored(root: Path, file: Path, point: int, part: float) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            SessionStore(root, disk=KillingDisk(point, part), fsync="always").restore(file)
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+
+
+def test_a_restore_that_is_killed_leaves_nothing_or_everything(tmp_path: Path, rng: random.Random) -> None:
+    store = SessionStore(tmp_path / "whole", compactor=KeepTwo())
+    session = store.open("s")
+    session.extend(make("user", f"text {n}", id=f"m{n}") for n in range(20))
+    session.save_framework_state("adapter", b"state")
+    file = Path(session.hibernate())
+    store.close()
+    outcomes = set()
+    for point in range(1, 9):
+        root = tmp_path / str(point)
+        _half_restored(root, file, point, rng.random())
+        there = SessionStore(root)
+        outcomes.add(there.exists("s"))
+        if there.exists("s"):
+            assert len(there.read("s")) == 20
+        with there.restore(file) as restored:
+            assert [m.id for m in restored.messages()] == [f"m{n}" for n in range(20)]
+            assert restored.framework_state("adapter") == b"state"
+        there.close()
+    assert outcomes == {False, True}
+
+
 def _say(session: Session) -> None:
     session.append(make("user", "last", id="last"))
 

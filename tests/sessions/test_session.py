@@ -18,12 +18,15 @@ from agentrm.context.sessions import (
     MessageConflict,
     MessageNotFound,
     NotAuthorised,
+    OutcomeUnknown,
+    Recovery,
     SessionClosed,
     SessionLocked,
     SessionLost,
     SessionNotFound,
     SessionStore,
     run_call,
+    running,
 )
 from agentrm.context.sessions.layout import file_name
 from agentrm.errors import ConfigError
@@ -180,6 +183,79 @@ def test_threads_append_without_losing_anything(store: SessionStore) -> None:
     assert sorted(found) == sorted(f"{n}-{i}" for n in range(4) for i in range(50))
     for n in range(4):
         assert [f for f in found if f.startswith(f"{n}-")] == [f"{n}-{i}" for i in range(50)]
+
+
+def test_a_call_runs_once_at_a_time(store: SessionStore) -> None:
+    session = store.open("s")
+    session.append(call("c"))
+    with running(session, "c") as run:
+        for safe in (False, True):
+            with pytest.raises(OutcomeUnknown):
+                run_call(session, "c", lambda: "again", safe=safe)
+        run.finish("once")
+    assert run_call(session, "c", lambda: "again").text == "once"
+
+
+@pytest.mark.parametrize("op", ["write", "fsync"])
+def test_a_start_that_could_not_be_stored_is_no_start(tmp_path: Path, op: str) -> None:
+    disk = FaultyDisk()
+    session = SessionStore(tmp_path, disk=disk).open("s")
+    session.append(call("c"))
+    disk.fail(op)
+    with pytest.raises(StorageFull):
+        run_call(session, "c", lambda: "never")
+    assert run_call(session, "c", lambda: "once").text == "once"
+
+
+def test_a_result_that_could_not_be_stored_is_stored_later_without_a_second_run(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    session = SessionStore(tmp_path, disk=disk).open("s")
+    session.append(call("c"))
+    runs = []
+
+    def tool() -> str:
+        runs.append(1)
+        disk.fail("write")
+        return "precious"
+
+    with pytest.raises(StorageFull):
+        run_call(session, "c", tool)
+    assert run_call(session, "c", tool).text == "precious"
+    assert runs == [1]
+    session.close()
+    assert texts(SessionStore(tmp_path).open("s").messages()) == ["", "precious"]
+
+
+def test_draining_waits_for_the_calls_that_run(store: SessionStore) -> None:
+    session = store.open("s")
+    session.append(call("c1", "c2"))
+    session.start_call("c2")
+    started, go = threading.Event(), threading.Event()
+
+    def tool() -> str:
+        started.set()
+        go.wait()
+        return "done"
+
+    thread = threading.Thread(target=run_call, args=(session, "c1", tool))
+    thread.start()
+    started.wait()
+    assert session.drain() == ("c1", "c2")
+    session.finish_call("c2", "done")
+    go.set()
+    assert session.drain(wait_s=60) == ()
+    thread.join()
+    session.hibernate()
+    assert store.restore("s").recovered == Recovery()
+
+
+def test_a_tenant_at_its_quota_can_still_open_its_sessions(tmp_path: Path) -> None:
+    with SessionStore(tmp_path).open("s") as session:
+        session.append(call("c"))
+    session = SessionStore(tmp_path, quotas={"*": Quota(bytes=1)}).open("s")
+    assert session.recovered.interrupted == ("c",)
+    with pytest.raises(QuotaExceeded):
+        session.append(user("more"))
 
 
 def test_a_call_that_waits_for_approval_does_not_run(store: SessionStore) -> None:

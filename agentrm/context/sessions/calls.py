@@ -22,14 +22,16 @@ __all__ = ["Running", "arun_call", "run_call", "running"]
 class Running:
     """A call that runs now. `finish` stores its result; without it, leaving the block stores an empty one."""
 
-    __slots__ = ("_session", "call_id", "message")
+    __slots__ = ("_session", "call_id", "ended", "message")
 
     def __init__(self, session: Session, call_id: str) -> None:
         self._session, self.call_id = session, call_id
         self.message: Message | None = None
+        self.ended = False
 
     def finish(self, result: str | Message, *, is_error: bool = False) -> Message:
-        """Stores the result at once."""
+        """Stores the result at once. If that fails, the result waits in memory (`Session.finish_call`)."""
+        self.ended = True
         self.message = self._session.finish_call(self.call_id, result, is_error=is_error)
         return self.message
 
@@ -52,14 +54,14 @@ def _started(session: Session, call_id: str) -> Iterator[Running]:
     try:
         yield run
     except Exception as error:
-        if run.message is None:
+        if not run.ended:
             run.finish(f"[error] {type(error).__name__}: {error}", is_error=True)
         raise
     except BaseException:  # cancelled, interrupted, or the process is to end: the transcript stays valid
-        if run.message is None:
+        if not run.ended:
             run.finish(shown_text("cancelled"), is_error=True)
         raise
-    if run.message is None:
+    if not run.ended:
         run.finish("")
 
 
@@ -84,7 +86,7 @@ async def arun_call(
         return finished.message
     except asyncio.CancelledError:
         await asyncio.wait([starting])
-        if starting.exception() is None:
+        if not starting.cancelled() and starting.exception() is None:
             session.finish_call(call_id, shown_text("cancelled"), is_error=True)
         raise
     with _started(session, call_id) as run:

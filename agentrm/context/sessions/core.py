@@ -46,6 +46,10 @@ class SessionCore:
         self._lock = threading.RLock()
         self._closed = ""
         self._draining = False
+        self._running: set[str] = set()  # calls that this owner runs now
+        self._begun: set[str] = set()  # calls that this owner has let run
+        self._unstored: dict[str, Message] = {}  # results whose storing failed
+        self._idle = threading.Condition(self._lock)
         self._high, self._low = watermarks
 
     @property

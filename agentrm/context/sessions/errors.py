@@ -117,10 +117,7 @@ class CallFinished(SessionError):
 
 
 class OutcomeUnknown(SessionError):
-    """The call was started by an owner that died.
-
-    Whether it did its work is unknown, so it is not run again.
-    """
+    """The call was started before and did not end. Whether it did its work is unknown: it is not run again."""
 
     def __init__(self, call_id: str) -> None:
         self.call_id = call_id

@@ -223,11 +223,6 @@ class Session(SessionWork):
         """When the last record was stored, in seconds since 1970."""
         return self._state.last_at
 
-    def drain(self) -> None:
-        """Starts no new calls and hands out no queued messages from now on; everything else still works."""
-        with self._lock:
-            self._draining = True
-
     def flush(self) -> None:
         """Syncs what was stored (nothing to do with fsync="never")."""
         with self._lock:
@@ -241,7 +236,8 @@ class Session(SessionWork):
     def hibernate(self) -> str:
         """Writes the hibernation file, closes the session and returns the file's path.
 
-        Messages queued until then are in it. Raises WriteFailed or StorageFull, with the session still open.
+        Messages queued until then are in it. Calls that still run are open in it; `drain(wait_s)` first lets
+        them end. Raises WriteFailed or StorageFull, with the session still open.
         """
         with self._lock:
             self._alive()

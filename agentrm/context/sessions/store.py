@@ -218,13 +218,20 @@ class SessionStore:
             held.append(journal.append(encode("begin", self._wall(), schema=SCHEMA, tenant=tenant, session=session)))
         elif restored is not None and len(restored.records) > len(held):
             self._quotas.charge(tenant, sum(map(len, restored.records[len(held) :])))
-            held += journal.append_many(restored.records[len(held) :])
             prefix = blob_prefix(session)
             self.blobs.put_many(tenant, {prefix + key: value for key, value in restored.blobs.items()})
+            # Last and in one step: a crash leaves the session as it was, or restored.
+            held += journal.adopt(restored.records[len(held) :])
         state = SessionState()
         for record in held:
             fields, raw = decode(record.payload)
             state.apply(fields, raw, (record.segment, record.offset, record.size), record.sequence)
+        in_order = False
+
+        def charge(size: int) -> None:
+            if in_order:  # putting a session in order is not refused by its quota
+                self._quotas.charge(tenant, size)
+
         opened = Session(
             tenant=tenant,
             session=session,
@@ -234,7 +241,7 @@ class SessionStore:
             index=self._index,
             blobs=self.blobs,
             wall=self._wall,
-            charge=lambda size: self._quotas.charge(tenant, size),
+            charge=charge,
             sleep=self._hibernate,
             left=lambda session: self._left(session, None),
             compactor=self._compactor or DefaultCompactor(self._vectors(tenant, session)),
@@ -248,6 +255,7 @@ class SessionStore:
             safe_tools=self._safe_tools,
             checkers=self._checkers,
         )
+        in_order = True
         self._write_card(opened, None)
         return opened
 

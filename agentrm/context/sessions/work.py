@@ -45,37 +45,51 @@ class SessionWork(SessionCore):
             raise MessageConflict(f"session {self.name} has no open call {call_id!r}.")
         return call
 
-    def start_call(self, call_id: str, *, safe: bool = False) -> Pending:
-        """Logs that the call starts now; a start that is not `safe` is synced before this returns."""
+    def start_call(self, call_id: str, *, safe: bool = False) -> None:
+        """Logs that the call starts now; a start that is not `safe` is synced before this returns.
+
+        Raises CallFinished if it has its result (or had it, and storing failed: it is stored now),
+        OutcomeUnknown if it was started before and not ended, SessionDraining, MessageConflict for a call
+        that is not open.
+        """
         with self._lock:
             self._alive()
             if self._draining:
                 raise SessionDraining(self.name)
+            if call_id in self._unstored:
+                raise CallFinished(call_id, self.finish_call(call_id, self._unstored[call_id]))
             entry = self._state.answered.get(call_id)
             if entry is not None and not entry.replaceable:
                 raise CallFinished(call_id, self._message(entry))
-            if entry is not None:
-                if not safe:
-                    raise OutcomeUnknown(call_id)
-                call = Pending(call_id, entry.id, entry.at)
-            else:
-                call = self._pending(call_id)
-                if call.state == AWAITING_APPROVAL:
-                    raise MessageConflict(f"call {call_id!r} waits for approval. Call approve() first.")
-                if call.nonce is not None and not (safe or call.safe):
-                    raise OutcomeUnknown(call_id)
+            if call_id in self._running or not self._may_start(call_id, entry is not None, safe):
+                raise OutcomeUnknown(call_id)
             nonce = self._owner.owner.nonce
             self._log([encode("call", self._wall(), id=call_id, s="start", safe=safe or None, nonce=nonce)])
             if not safe:
                 self._journal.flush()
-            return call
+            self._running.add(call_id)
+            self._begun.add(call_id)
+
+    def _may_start(self, call_id: str, interrupted: bool, safe: bool) -> bool:
+        if interrupted or safe:
+            return safe
+        call = self._pending(call_id)
+        if call.state == AWAITING_APPROVAL:
+            raise MessageConflict(f"call {call_id!r} waits for approval. Call approve() first.")
+        # A start that this owner logged and could not sync did not lead to a run.
+        mine = call.nonce == self._owner.owner.nonce and call_id not in self._begun
+        return call.nonce is None or call.safe or mine
 
     def finish_call(self, call_id: str, result: str | Message, *, is_error: bool = False) -> Message:
         """Stores the call's result, which is its end. Returns the result's message.
 
-        If a result is there already, that one is returned and this one is dropped: a call ends once.
+        If a result is there already, that one is returned and this one is dropped: a call ends once. If
+        storing fails the result is kept in memory, and the next `start_call` or `run_call` of this call
+        stores it.
         """
         with self._lock:
+            self._running.discard(call_id)
+            self._idle.notify_all()
             entry = self._state.answered.get(call_id)
             if entry is not None and not entry.replaceable:
                 return self._message(entry)
@@ -84,8 +98,20 @@ class SessionWork(SessionCore):
             else:
                 part = ToolResult(call_id, result, is_error=is_error)
                 message = Message(new_id(), "tool", (part,), created=self._wall())
+            self._unstored[call_id] = message
             self.append(message)
+            del self._unstored[call_id]
             return message
+
+    def drain(self, wait_s: float = 0.0) -> tuple[str, ...]:
+        """Starts no new calls and hands out no queued messages from now on; everything else still works.
+
+        Waits up to `wait_s` seconds for the calls that run, and returns those that still do.
+        """
+        with self._idle:
+            self._draining = True
+            self._idle.wait_for(lambda: not self._running, timeout=wait_s)
+            return tuple(sorted(self._running))
 
     def close_call(self, call_id: str, outcome: str, *, replaceable: bool = False) -> Message:
         """Closes an open call without a real result: `outcome` is cancelled, expired or interrupted."""
