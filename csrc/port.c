@@ -87,6 +87,10 @@ int64_t arm_port_leave(arm_port *p, int64_t handle, int64_t how) {
     return rc < 0 ? rc : arm_port_take(p);
 }
 
+int64_t arm_tap_try(arm_tap *t) {
+    return collect(t->port, arm_try(t->port->ctx, t->limit, t->amount, arm_clock_ns()));
+}
+
 int64_t arm_port_take(arm_port *p) { return p->head == p->tail ? 0 : p->queue[p->head++ & (p->room - 1)]; }
 
 int64_t arm_port_due(arm_port *p) {

@@ -28,6 +28,12 @@ int64_t arm_port_try(arm_port *port, int64_t limit, int64_t amount, int64_t now_
  * none, negative: an error). */
 int64_t arm_port_enter(arm_port *port, int64_t who, int64_t tokens);
 int64_t arm_port_leave(arm_port *port, int64_t handle, int64_t how);
+/* One limit and the amount to take of it each time, bound, so that asking it takes one argument: 1 taken, 0 not now. */
+typedef struct arm_tap {
+    arm_port *port;
+    int64_t limit, amount;
+} arm_tap;
+int64_t arm_tap_try(arm_tap *tap);
 int64_t arm_port_take(arm_port *port); /* next granted handle, 0: none */
 int64_t arm_port_due(arm_port *port);  /* earliest due time since the last such call, -1: none */
 /* end of cdef */

@@ -17,7 +17,7 @@ from typing import Any
 from agentrm.core._agentrm_core import ffi, lib
 from agentrm.errors import ForkedError, KernelError
 
-__all__ = ["POLICIES", "Event", "Kernel", "KernelConfig", "Limit", "Pool", "Port", "clock_ns", "handle_index"]
+__all__ = ["POLICIES", "Event", "Kernel", "KernelConfig", "Limit", "Pool", "Port", "Tap", "clock_ns", "handle_index"]
 
 POLICIES = {
     "fifo": lib.ARM_FIFO,
@@ -409,11 +409,27 @@ class Port:
         self.leave: Callable[[int, int], int] = MethodType(lib.arm_port_leave, port)
         self.take: Callable[[], int] = MethodType(lib.arm_port_take, port)
         self.due: Callable[[], int] = MethodType(lib.arm_port_due, port)
+        self._taps: weakref.WeakSet[Tap] = weakref.WeakSet()
         kernel._ports.add(self)
 
     def poison(self, refuse: Callable[..., Any]) -> None:
+        for tap in list(self._taps):
+            tap.try_acquire = refuse
         for name in _PORT:
             setattr(self, name, refuse)
+
+
+class Tap:
+    """One limit and an amount, bound: `try_acquire()` takes that much now (1) or nothing (0). The quickest way to ask a
+    limit that no pool is asked through."""
+
+    __slots__ = ("__weakref__", "_port", "try_acquire")
+
+    def __init__(self, port: Port, limit: int, amount: int = 1) -> None:
+        self._port = port
+        tap = ffi.new("arm_tap *", {"port": port._port, "limit": limit, "amount": amount})
+        self.try_acquire: Callable[[], int] = MethodType(lib.arm_tap_try, tap)
+        port._taps.add(self)
 
 
 def _private_memory(size: int) -> mmap.mmap:
