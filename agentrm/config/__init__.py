@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from agentrm.config.configuration import DEFAULT_POOL, DEFAULT_TENANT, TOOL_POOL, Config
 from agentrm.config.loading import load, parse
+from agentrm.config.prices import Price, PriceWarning
 from agentrm.config.schema import Setting
 from agentrm.config.sections import (
     Account,
@@ -34,6 +35,8 @@ __all__ = [
     "Context",
     "Limit",
     "Pool",
+    "Price",
+    "PriceWarning",
     "Reaper",
     "Retry",
     "Scheduling",

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from agentrm.config.prices import Price
 from agentrm.config.readers import Reader, did_you_mean, named
 from agentrm.config.schema import Section, Setting, key, section, settings
 from agentrm.config.sections import (
     BUDGETED,
+    PATTERN,
     Account,
     Budget,
     Context,
@@ -83,6 +85,11 @@ class Config(Section):
         named(section(Budget), BUDGETED),
         _empty,
         "Budgets by what they bind: `tenant.NAME`, `session.NAME`, `agent.NAME`.",
+    )
+    prices: Mapping[str, Price] = key(
+        named(section(Price), PATTERN),
+        _empty,
+        "Prices by patterns of model names. A model without one is refused where a budget of money binds it.",
     )
     context: Context = key(section(Context), Context, "When contexts are compacted, and where they are kept.")
 

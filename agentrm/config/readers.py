@@ -46,9 +46,9 @@ def whole(least: int = 1, most: int = LARGEST) -> Reader[int]:
     return Reader(allowed, read)
 
 
-def number(most: float = LONGEST, *, infinite: bool = False) -> Reader[float]:
-    """A number above zero and at most `most`; with `infinite` also infinity."""
-    allowed = "a number above 0"
+def number(most: float = LONGEST, *, infinite: bool = False, zero: bool = False) -> Reader[float]:
+    """A number above zero and at most `most`; with `infinite` also infinity, with `zero` also zero."""
+    allowed = "a number from 0" if zero else "a number above 0"
     if most != LONGEST:
         allowed += f" and at most {most:g}"
     if infinite:
@@ -58,7 +58,7 @@ def number(most: float = LONGEST, *, infinite: bool = False) -> Reader[float]:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if infinite and value == math.inf:
                 return math.inf
-            if 0 < value <= most:
+            if 0 < value <= most or (zero and value == 0):
                 return float(value)
         raise ConfigError(key, value, allowed + _unquoted(value))
 

@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from agentrm.config.configuration import Config
+from agentrm.config.prices import Price
 from agentrm.config.schema import Section, about, default_of, reader_of
 from agentrm.config.sections import (
     Account,
@@ -41,6 +42,7 @@ PLACES: dict[type[Section], str] = {
     Backfill: "waiting.backfill",
     Reaper: "reaper",
     Budget: "budgets.SCOPE",
+    Price: "prices.PATTERN",
     Context: "context",
 }
 """Each section and where it stands, in the order of the page."""

@@ -276,17 +276,31 @@ class Reaper(Section):
 @dataclass(frozen=True, slots=True)
 class Budget(Section):
     """What an agent, session or tenant may spend, with everything that it calls. At least one amount is
-    set."""
+    set.
+
+    A name may be a pattern: `session.*` gives every session a budget of its own. An exact name goes before
+    patterns, the first pattern that matches counts.
+    """
 
     tokens: int | None = key(whole(), None, "Tokens, input and output together.")
-    usd: float | None = key(number(10**12), None, "Money in US dollars.")
-    calls: int | None = key(whole(), None, "Calls.")
-    wall_s: float | None = key(number(), None, "Seconds that calls ran, all together.")
+    usd: float | None = key(number(10**12), None, "Money in US dollars, by `prices`.")
+    calls: int | None = key(whole(), None, "Calls of every kind.")
+    wall_s: float | None = key(
+        number(), None, "Seconds that calls ran, all together; a call within another one counts once."
+    )
     per: float | None = key(number(), None, "Seconds after which it starts anew; null: never.")
+    pace: int | None = key(
+        whole(), None, "Tokens per minute. Calls beyond it are delayed in the order of arrival, not refused."
+    )
+    burst: int | None = key(
+        whole(), None, "Tokens that may go at once after a quiet spell; null: one call, whatever its size."
+    )
 
     def check(self, key: str) -> None:
-        if all(value is None for value in (self.tokens, self.usd, self.calls, self.wall_s)):
-            raise ConfigError(key, {"per": self.per}, "at least one of tokens, usd, calls and wall_s")
+        if all(value is None for value in (self.tokens, self.usd, self.calls, self.wall_s, self.pace)):
+            raise ConfigError(key, {"per": self.per}, "at least one of tokens, usd, calls, wall_s and pace")
+        if self.burst is not None and self.pace is None:
+            raise ConfigError(f"{key}.burst", self.burst, "a burst only beside pace")
 
 
 @dataclass(frozen=True, slots=True)
