@@ -271,7 +271,7 @@ class _Run:
         strings = (
             f for i, g in enumerate(groups) if i not in kept for m in g.messages for f in self.owner.facts(m)
         )
-        need = min(strict_need(strings, self.counter), int(_STRINGS * max(0, self.room)))
+        need = min(strict_need(strings), int(_STRINGS * max(0, self.room)))
         facts_room = max(facts_room, need)
         if self.keep_last is not None:
             dropped = sum(self._size(g.messages) for i, g in enumerate(groups) if i not in kept)
@@ -399,7 +399,9 @@ class _Run:
         noted = layout.digest.sources() if layout.digest is not None else set()
         read = self.owner.summarizer is not None and layout.digest is not None and bool(layout.digest.prose)
         actions: dict[str, str] = {}
-        for message in self.given:
+        mended = {m.id: m for m in self.repaired.messages}
+        for given in self.given:
+            message = mended.get(given.id, given)
             shown = present.get(message.id)
             if shown is not None and not (shown.is_summary and not message.is_summary):
                 same = shown == message or shown.parts == tuple(p for p in message.parts if p in shown.parts)

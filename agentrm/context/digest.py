@@ -176,12 +176,12 @@ def fact_value(fact: Fact, newest: int) -> float:
     return float(value * (0.25 if fact.superseded else 1.0))
 
 
-def strict_need(facts: Iterable[Fact], counter: TokenCounter) -> int:
-    """Tokens that the opaque strings among the facts take: what no summary can stand in for."""
+def strict_need(facts: Iterable[Fact]) -> int:
+    """About how many tokens the opaque strings among the facts take: what no summary can stand in for."""
     values = {
         f.value for f in facts if f.kind in STRICT_KINDS and any(c.isdigit() or c in "/\\@" for c in f.value)
     }
-    return sum(counter.text(v) + 3 for v in values)
+    return sum(len(v) // 3 + 4 for v in values)
 
 
 def choose_facts(
@@ -193,12 +193,18 @@ def choose_facts(
     """
     if tokens <= 0:
         return ()
+    rough = [(fact_value(f, newest) / (len(f.line) / 3 + 3), f) for f in merge(facts)]
+    rough.sort(key=lambda r: -r[0])
     scored = []
-    for fact in merge(facts):
+    room = 4.0 * tokens  # enough by a rough count; the exact one is only made for these
+    for _, fact in rough:
         if fact.value in present:
             continue
         cost = counter.text(fact.line) + 1
         scored.append((fact_value(fact, newest) / (cost + 2), cost, fact))
+        room -= cost
+        if room < 0:
+            break
     scored.sort(key=lambda s: -s[0])
     chosen: list[Fact] = []
     sources: dict[str, int] = {}

@@ -24,6 +24,7 @@ from agentrm.context.token_kinds import INDEX, KINDS, measure
 
 _PER_MESSAGE = 4.0  # role and separators
 _PER_CALL = 6.0
+_ARGUMENT_CHARACTERS = 4.4
 _PER_SCHEMA = 8.0
 _UNKNOWN_IMAGE = (
     1200.0  # between one high-detail 1024 px image of OpenAI (765) and Anthropic's largest (1,600)
@@ -62,13 +63,21 @@ class TokenCounter:
         self._encode = encode
         self._factors = _Factors(len(KINDS))
         self._seen: dict[Message, list[float]] = {}
+        self._totals: dict[Message, int] = {}
         self._lock = threading.Lock()
 
     def text(self, text: str) -> int:
         return self._total(self._measure(text))
 
     def message(self, message: Message) -> int:
-        return self._total(self._parts(message))
+        known = self._totals.get(message)
+        if known is None:
+            known = self._total(self._parts(message))
+            if not message.is_summary:  # notes are made anew each time and carry much
+                if len(self._totals) >= _REMEMBERED:
+                    self._totals.clear()
+                self._totals[message] = known
+        return known
 
     def messages(self, messages: Iterable[Message]) -> int:
         """The size of the list as a request, without tool schemas."""
@@ -91,6 +100,7 @@ class TokenCounter:
         features = self._sum(messages, tools)
         with self._lock:
             self._factors.observe(features, float(prompt_tokens))
+            self._totals.clear()
 
     @property
     def error(self) -> CountError:
@@ -129,6 +139,8 @@ class TokenCounter:
         return out
 
     def _total(self, features: Sequence[float]) -> int:
+        if not self._factors.observations:
+            return math.ceil(sum(features) - 1e-6)
         return math.ceil(sum(f * x for f, x in zip(self._factors.values, features, strict=True)) - 1e-6)
 
     def _sum(self, messages: Iterable[Message], tools: Iterable[Any]) -> list[float]:
@@ -149,9 +161,10 @@ class TokenCounter:
             _add(out, self._measure(message.name))
         for part in message.parts:
             self._part(part, out)
-        if len(self._seen) >= _REMEMBERED:
-            self._seen.clear()
-        self._seen[message] = out
+        if not message.is_summary:
+            if len(self._seen) >= _REMEMBERED:
+                self._seen.clear()
+            self._seen[message] = out
         return out
 
     def _part(self, part: Part, out: list[float]) -> None:
@@ -160,8 +173,9 @@ class TokenCounter:
         elif isinstance(part, ToolCall):
             arguments = part.arguments
             text = arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)
-            for piece in (part.name, part.id, text):
+            for piece in (part.name, part.id):
                 _add(out, self._measure(piece))
+            _add(out, self._arguments(text))
             out[INDEX["message"]] += _PER_CALL
         elif isinstance(part, Reasoning):
             text = part.text or ""
@@ -182,6 +196,15 @@ class TokenCounter:
             else:
                 for inner in part.content:
                     self._part(inner, out)
+
+    def _arguments(self, text: str) -> list[float]:
+        """Arguments are escaped text: never fewer tokens than one per 4.4 characters when estimated."""
+        found = self._measure(text)
+        least = len(text) / _ARGUMENT_CHARACTERS
+        total = sum(found)
+        if self._encode is not None or total >= least or total == 0:
+            return found
+        return [value * least / total for value in found]
 
     def _media(self, part: Opaque) -> float:
         data = part.data
