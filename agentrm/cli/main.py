@@ -29,6 +29,8 @@ class Command(NamedTuple):
 COMMANDS = {
     "demo": Command("agentrm.cli.demo", "real agents on a local model, without and with agentrm", "demo"),
     "models": Command("agentrm.cli.models", "list, fetch and check the local models", "local"),
+    "simulate": Command("agentrm.cli.simulate", "what each scheduling policy would have done with a workload"),
+    "evaluate": Command("agentrm.cli.evaluate", "what compaction keeps of conversations and trajectories", "semantic"),
     "sessions": Command("agentrm.cli.sessions", "list, show, search, hibernate, restore, export and verify sessions"),
     "doctor": Command("agentrm.cli.doctor", "what is installed, what works, and the lines to write"),
 }

@@ -55,7 +55,7 @@ def _translate(rm: ResourceManager, e: KernelEvent) -> Event:
 
 def read(rm: ResourceManager, start: int | None) -> Iterator[Event]:
     """Events from number `start` on (default: the oldest that the ring still has) up to the newest now."""
-    at = 0 if start is None else start
+    at = 0 if start is None else max(0, start)
     end = rm.kernel.event_head()
     while at < end:
         chunk = rm.kernel.events(at)

@@ -1,8 +1,8 @@
 """How a hang is told from slowness: by the silences that healthy calls of the same model have shown.
 
-A call that streams shows progress with each chunk. Its first chunk is due after four times the slowest recent time to
-first chunk (for its size), the next one after four times the slowest recent gap, 4 s at least and 120 s at most. A
-call that does not stream is one silence from start to end: six times the slowest recent duration, 60 to 300 s. Nothing
+A call that streams shows progress with each chunk. Its first chunk is due after three times the slowest recent time to
+first chunk (for its size), 2 s at least: until then nothing has reached anybody and another attempt is invisible. That
+attempt gets twice as long, so that a provider that has just become slower is not taken for a dead one. The next chunk is due after six times the slowest recent gap, 15 s at least; both 120 s at most. A call that does not stream is one silence from start to end: six times the slowest recent duration, 60 to 300 s. Nothing
 is presumed of a model that has not been seen: 120 s to its first chunk, 60 s to the next, 300 s without any.
 """
 
@@ -58,17 +58,17 @@ class Progress:
         """A call without chunks ended well."""
         self._whole.add(after_ns * TOKENS_PER_UNIT // (TOKENS_PER_UNIT + tokens))
 
-    def limit_ns(self, tokens: int, *, streams: bool, begun: bool) -> int:
-        """How long such a call may be silent now."""
+    def limit_ns(self, tokens: int, *, streams: bool, begun: bool, again: bool = False) -> int:
+        """How long such a call may be silent now. `again`: it is another attempt."""
         if begun:
-            return _limit(self._gap.value(), 4, 4 * S, 120 * S, 60 * S)
+            return _limit(self._gap.value(), 6, 15 * S, 120 * S, 60 * S)
         kind, margin, least, most, unknown = (
-            (self._first, 4, 4 * S, 120 * S, 120 * S) if streams else (self._whole, 6, 60 * S, LONGEST_NS, LONGEST_NS)
+            (self._first, 3, 2 * S, 120 * S, 120 * S) if streams else (self._whole, 6, 60 * S, LONGEST_NS, LONGEST_NS)
         )
         slowest = kind.value()
         if slowest is not None:
             slowest = slowest * (TOKENS_PER_UNIT + tokens) // TOKENS_PER_UNIT
-        return _limit(slowest, margin, least, most, unknown)
+        return _limit(slowest, margin, least, most, unknown) * (2 if again else 1)
 
 
 def _limit(slowest: int | None, margin: int, least: int, most: int, unknown: int) -> int:

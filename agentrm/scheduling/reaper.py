@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from agentrm.core._agentrm_core import lib
 from agentrm.errors import IdleTimeout, LeaseError, RunTimeout
-from agentrm.scheduling.lease import ENDED, FAILED, REAPED, RUNNING, Lease
+from agentrm.scheduling.lease import ENDED, FAILED, REAPED, REFUND, RUNNING, Lease
 from agentrm.scheduling.waiters import Batch
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Sweeper"]
 
 log = logging.getLogger("agentrm")
+NEVER = 1 << 62
 
 
 class Sweeper:
@@ -31,6 +32,7 @@ class Sweeper:
         self._rm, self._gate = rm, gate
         self._starting = threading.Lock()
         self.active = False
+        self._soonest_ns = NEVER
 
     def start(self) -> None:
         """Runs the timer until nothing runs or waits. Cheap to call again."""
@@ -44,8 +46,11 @@ class Sweeper:
             self._starting.release()
 
     def _next(self) -> None:
+        """At the latest after `sweep_s`; sooner if a call will have been silent for too long by then."""
         clock = self._rm.clock
-        clock.call_at(clock.now_ns() + max(1, int(self._rm.config.reaper.sweep_s * 1e9)), self.sweep)
+        pause = min(max(1, int(self._rm.config.reaper.sweep_s * 1e9)), self._soonest_ns + 1_000_000)
+        self._soonest_ns = NEVER
+        clock.call_at(clock.now_ns() + pause, self.sweep)
 
     def sweep(self) -> None:
         rm, gate = self._rm, self._gate
@@ -83,9 +88,13 @@ class Sweeper:
             if route.kind != "model" or not route.pool.learns or lease._idle_s is not None or lease.state != RUNNING:
                 continue
             progress = route.pool.progress_of(route.scope)
-            limit = progress.limit_ns(lease._input, streams=lease.streams, begun=lease.beats > 0)
-            if now - lease._beat_ns > limit:
+            left = lease._beat_ns - now + progress.limit_ns(
+                lease._input, streams=lease.streams, begun=lease.beats > 0, again=lease.resumed
+            )
+            if left < 0:
                 found.append(lease)
+            elif left < self._soonest_ns:
+                self._soonest_ns = left
         if not found:
             return found
         parents = {x._parent for x in (*list(gate.leases.values()), *list(gate.queued.values()))}
@@ -98,7 +107,9 @@ class Sweeper:
         task = lease._task
         # A task is interrupted, and a grant that nobody came to fetch is just taken back: the work is over with it.
         if task is not None or lease.state != RUNNING:
-            rc = gate.port.settle(lease.handle, FAILED | lease.tokens << 2, rm.clock.now_ns())
+            used = lease.tokens if lease._used is None else lease._used
+            how = REFUND if lease._refund else FAILED | used << 2
+            rc = gate.port.settle(lease.handle, how, rm.clock.now_ns())
             after = ENDED
         else:
             rc = gate.port.reap(lease.handle, rm.clock.now_ns())
