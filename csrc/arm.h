@@ -106,6 +106,7 @@ typedef struct arm_config {
     uint32_t ring_entries;                                                    /* of all rolling limits together */
     uint32_t backfill_passes;
     int64_t backfill_us, age_us, boost_us;
+    int64_t pause_us; /* calls of an agent with such a pause between them do not add up to a quantum */
     int64_t quanta_us[3], quanta_tokens[3]; /* 0: no quantum at that level */
     int64_t epoch_ns;
     uint32_t shared; /* 0: private, one participant whose calls are serialised by its caller (see arm_tx.c) */
@@ -224,7 +225,7 @@ int arm_pool_at(arm_ctx *ctx, int32_t pool, arm_pool_info *out);
 int arm_limit_at(arm_ctx *ctx, int64_t limit, int64_t now_ns, arm_limit_info *out);
 int64_t arm_scope_count(arm_ctx *ctx);
 int arm_scope_at(arm_ctx *ctx, int32_t scope, arm_scope_info *out);
-int arm_agent_demotion(arm_ctx *ctx, int64_t agent, int64_t now_ns);
+int arm_agent_demotion(arm_ctx *ctx, int64_t agent, int32_t klass, int64_t now_ns);
 int64_t arm_events(arm_ctx *ctx, int64_t from, arm_event *out, int64_t room); /* returns how many */
 int64_t arm_event_head(arm_ctx *ctx);
 int arm_check(arm_ctx *ctx, char *why, size_t room); /* 0: all invariants hold */

@@ -173,9 +173,20 @@ static int64_t boosts(arm_ctx *c) {
     return c->boost_count;
 }
 
-static int64_t usage_now(arm_ctx *c, uint32_t a) {
-    int64_t used = rdw(c, &agent(c, a)->used), epoch = boosts(c) & 0xffff;
-    return (used >> 32) == epoch ? used : epoch << 32;
+/* What an agent's work of a class used lately: share of its quantum, demotion, and when it last ended (milliseconds). A
+ * boost since then clears it. */
+typedef struct {
+    uint32_t share, demotion, last_ms;
+} arm_usage;
+
+#define WHOLE (1u << 13) /* of a quantum */
+
+static arm_usage usage_now(arm_ctx *c, uint32_t a, uint32_t klass) {
+    int64_t w = rdw(c, &agent(c, a)->used[klass]);
+    arm_usage u = {(uint32_t)(w >> 34 & 0x3fff), (uint32_t)(w >> 32 & 3), (uint32_t)w};
+    int64_t passed = (uint32_t)((uint32_t)(c->now / 1000) - u.last_ms), last = c->now / 1000 - passed;
+    if (boosts(c) && last * 1000 < c->boost_from) u.share = u.demotion = 0;
+    return u;
 }
 
 uint32_t queue_level(arm_ctx *c, uint32_t a, uint32_t klass, uint32_t policy, int32_t custom) {
@@ -183,29 +194,31 @@ uint32_t queue_level(arm_ctx *c, uint32_t a, uint32_t klass, uint32_t policy, in
     case ARM_CUSTOM: return (uint32_t)custom;
     case ARM_PRIORITY: return klass;
     case ARM_MLFQ: {
-        uint32_t demotion = (uint32_t)(usage_now(c, a) >> 30 & 3), level = klass + demotion;
+        uint32_t level = klass + usage_now(c, a, klass).demotion;
         return level > ARM_BACKGROUND ? ARM_BACKGROUND : klass == ARM_INTERACTIVE && level > 1 ? 1 : level;
     }
     default: return 0;
     }
 }
 
-/* Feedback: what an agent used, as a share of its quantum; a whole quantum demotes it until the next boost. */
-void queue_usage(arm_ctx *c, uint32_t a, uint32_t klass, int64_t lane_us, int64_t tokens) {
+/* Feedback: calls that follow one another without a pause add up; a whole quantum demotes the agent's work of that class
+ * until the next boost. A person's turns have pauses, and an agent's background work does not make a person wait. */
+void queue_usage(arm_ctx *c, uint32_t a, uint32_t klass, int64_t submitted, int64_t lane_us, int64_t tokens) {
     const arm_config *f = &c->arena->config;
-    int64_t used = usage_now(c, a);
-    uint32_t demotion = (uint32_t)(used >> 30 & 3), level = klass + demotion > 2 ? 2 : klass + demotion;
-    int64_t unit = INT64_C(1) << 24, share = 0;
-    if (f->quanta_us[level]) share = min64(lane_us, f->quanta_us[level]) * unit / f->quanta_us[level];
-    if (f->quanta_tokens[level])
-        share = max64(share, min64(tokens, f->quanta_tokens[level]) * unit / f->quanta_tokens[level]);
-    if (!share) return;
-    share += used & 0x3fffffff;
-    if (share >= unit) {
+    arm_usage u = usage_now(c, a, klass);
+    uint32_t level = klass + u.demotion > 2 ? 2 : klass + u.demotion, now_ms = (uint32_t)(c->now / 1000);
+    int64_t lane = f->quanta_us[level], most = f->quanta_tokens[level], share = 0;
+    if (!lane && !most) return;
+    if (lane) share = min64(lane_us, lane) * WHOLE / lane;
+    if (most) share = max64(share, min64(tokens, most) * WHOLE / most);
+    int64_t last = c->now / 1000 - (int64_t)(uint32_t)(now_ms - u.last_ms); /* of this class, in milliseconds */
+    if (submitted / 1000 - last >= f->pause_us / 1000) u.share = 0;
+    share += u.share;
+    if (share >= WHOLE) {
         share = 0;
-        if (demotion < 2) demotion++;
+        if (u.demotion < 2) u.demotion++;
     }
-    wrw(c, &agent(c, a)->used, (used >> 32) << 32 | (int64_t)demotion << 30 | share);
+    wrw(c, &agent(c, a)->used[klass], share << 34 | (int64_t)u.demotion << 32 | now_ms);
 }
 
 int64_t queue_cost(arm_ctx *c, uint32_t p, uint32_t meta, int64_t tokens, int64_t lane_us) {
@@ -472,4 +485,11 @@ uint32_t walk_next(arm_ctx *c, arm_walk *w) {
         w->agent_flow = rd(c, &flow(c, w->tenant_flow - 1)->child[0]);
     }
     return settle_on(c, w, flow_first(c, w->agent_flow - 1));
+}
+
+uint32_t queue_first(arm_ctx *c, arm_pool *p) {
+    arm_walk w;
+    uint32_t t = 0;
+    for (uint32_t level = 0; level < 3 && !t; level++) t = walk_first(c, p, &w, level);
+    return t;
 }

@@ -95,14 +95,14 @@ int arm_pool_at(arm_ctx *c, int32_t p, arm_pool_info *out) {
 }
 
 static int64_t demotion_body(arm_ctx *c, const int64_t *args) {
-    return (int64_t)queue_level(c, (uint32_t)args[0], ARM_SUBAGENT, ARM_MLFQ, 0) - ARM_SUBAGENT;
+    return (int64_t)queue_level(c, (uint32_t)args[0], (uint32_t)args[1], ARM_MLFQ, 0) - args[1];
 }
 
-/* Levels that the agent's work is below its class now (0 or 1 as seen from the subagent class). */
-int arm_agent_demotion(arm_ctx *c, int64_t a, int64_t now_ns) {
+/* Levels that the agent's work of a class is below its class now. */
+int arm_agent_demotion(arm_ctx *c, int64_t a, int32_t klass, int64_t now_ns) {
     a &= 0xffffff;
-    if (a >= c->arena->config.agents) return ARM_E_ARGUMENT;
-    return (int)arm_run(c, demotion_body, (int64_t[]){a}, now_ns);
+    if (a >= c->arena->config.agents || klass < 0 || klass > 2) return ARM_E_ARGUMENT;
+    return (int)arm_run(c, demotion_body, (int64_t[]){a, klass}, now_ns);
 }
 
 static int64_t policy_body(arm_ctx *c, const int64_t *args) {

@@ -150,7 +150,7 @@ typedef struct {
 typedef struct {
     cell name[ARM_NAME_CELLS];
     cell hnext, hash, tenant, weight, tag; /* tag moves on when the slot is given to another name */
-    cell used;                             /* W: epoch:16 | demotion:2 | share:30 */
+    cell used[3];                          /* W, by class: share:14 | demotion:2 | last end, ms:32 */
     cell seen, hint; /* raw, advisory: last use; flow last queued in */
 } arm_agent_rec;
 
@@ -319,13 +319,14 @@ ARM_LOCAL void queue_lift(arm_ctx *c, uint32_t p);                /* ageing and 
 ARM_LOCAL void queue_adjust(arm_ctx *c, uint32_t t, int64_t difference);
 ARM_LOCAL int64_t queue_cost(arm_ctx *c, uint32_t p, uint32_t meta, int64_t tokens, int64_t lane_us);
 ARM_LOCAL uint32_t queue_level(arm_ctx *c, uint32_t a, uint32_t klass, uint32_t policy, int32_t custom);
-ARM_LOCAL void queue_usage(arm_ctx *c, uint32_t a, uint32_t klass, int64_t lane_us, int64_t tokens);
+ARM_LOCAL void queue_usage(arm_ctx *c, uint32_t a, uint32_t klass, int64_t submitted, int64_t lane_us, int64_t tokens);
 /* Tickets in order of service, at most ARM_SCAN of a level. */
 typedef struct {
     uint32_t level, tenant_flow, agent_flow, ticket, left, depth;
 } arm_walk;
 ARM_LOCAL uint32_t walk_first(arm_ctx *c, arm_pool *p, arm_walk *w, uint32_t level);
 ARM_LOCAL uint32_t walk_next(arm_ctx *c, arm_walk *w);
+ARM_LOCAL uint32_t queue_first(arm_ctx *c, arm_pool *p); /* who is first in the pool, + 1 */
 
 /* --- limits (arm_limit.c) --- */
 ARM_LOCAL bool limits_fit(arm_ctx *c, uint32_t t, int *lacking);

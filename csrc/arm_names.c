@@ -109,7 +109,7 @@ static int64_t agent_body(arm_ctx *c, const int64_t *args) {
             if (i < 0) return ARM_E_FULL;
             unlink_agent(c, (uint32_t)i);
             wr(c, &agent(c, (uint32_t)i)->tag, (rd(c, &agent(c, (uint32_t)i)->tag) + 1) & 0xff);
-            wrw(c, &agent(c, (uint32_t)i)->used, 0);
+            for (int k = 0; k < 3; k++) wrw(c, &agent(c, (uint32_t)i)->used[k], 0);
         } else {
             wr(c, &c->arena->n_agents, (uint32_t)i + 1);
         }

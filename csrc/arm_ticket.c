@@ -146,7 +146,8 @@ static int64_t submit_body(arm_ctx *c, const int64_t *args) {
     arm_note(c, ARM_EV_SUBMIT, handle, a, p, level, tokens);
     if (up) wr(c, &up->kids, rd(c, &up->kids) + 1);
     wrw(c, &k->state, (state & ~INT64_C(15)) | ARM_WAITING);
-    queue_add(c, t, flags & ARM_F_RESUMED);
+    /* Demoted interactive work gives way to that of others, not to the agents and the aged work of the level below. */
+    queue_add(c, t, flags & ARM_F_RESUMED || (policy == ARM_MLFQ && klass == ARM_INTERACTIVE && level));
     child_wait(c, t);
     int32_t mark = c->granted;
     dispatch(c, domain);
@@ -237,7 +238,7 @@ static int64_t settle_body(arm_ctx *c, const int64_t *args) {
             cell *e = &pool(c, p)->ewma;
             int64_t usual = (int64_t)atomic_load_explicit(e, memory_order_relaxed);
             atomic_store_explicit(e, (uint64_t)(usual ? usual + (lane - usual) / 8 : lane), memory_order_relaxed);
-            if (policy == ARM_MLFQ) queue_usage(c, a, meta_class(m), lane, tokens);
+            if (policy == ARM_MLFQ) queue_usage(c, a, meta_class(m), rdw(c, &k->submitted), lane, tokens);
         }
         int64_t charged = rdw(c, &k->cost); /* 0 if it never queued */
         if (charged || rd(c, &pool(c, p)->waiting))
