@@ -29,7 +29,7 @@ OK, STALE, FULL, TOO_LARGE, ARGUMENT, QUEUE, STATE = 0, -1, -2, -3, -4, -7, -8
 DONE, FAILED, REFUND = 0, 1, 2
 RESUMED, TRY = 1, 2
 STEPS = 4  # of dispatch in the transaction that submits; the rest follow in transactions of their own
-SHARE = 1 << 24  # a whole quantum
+SHARE = 1 << 13  # a whole quantum
 
 
 def finite(x: float, scale: float) -> int:
@@ -38,12 +38,17 @@ def finite(x: float, scale: float) -> int:
 
 
 @dataclass
+class Use:
+    last_ms: int = 0  # when its work of that class last ended
+    demotion: int = 0
+    share: int = 0
+
+
+@dataclass
 class Agent:
     tenant: int
     weight: int
-    epoch: int = 0  # of the boost
-    demotion: int = 0
-    share: int = 0
+    uses: dict[int, Use] = field(default_factory=dict)  # by class
 
 
 @dataclass
@@ -76,6 +81,7 @@ class Model:
     def __init__(self, config: KernelConfig) -> None:
         self.config = config
         self.age, self.boost = finite(config.age_s, 1e6), finite(config.boost_s, 1e6)
+        self.pause = int(config.pause_s * 1e6)
         self.quanta_us = [finite(q, 1e6) for q in config.quanta_s]
         self.quanta_tokens = [finite(q, 1) for q in config.quanta_tokens]
         self.limits: list[Rolling | Bucket | Gauge] = []
@@ -162,7 +168,8 @@ class Model:
             out.at_once = True
             return out
         self.move(t, "WAITING")
-        self.enqueue(t, bool(flags & RESUMED))
+        demoted = t.policy == "mlfq" and t.klass == 0 and t.level > 0  # behind others' interactive work only
+        self.enqueue(t, bool(flags & RESUMED) or demoted)
         self.join_waiters(t)
         self.dispatch(spec.domain, STEPS)
         out.at_once = t.state == "RUNNING"
@@ -262,10 +269,10 @@ class Model:
         return fetched
 
     def try_acquire(self, now_ns: int, limit: int, amount: int) -> Outcome:
-        out, x, saver = self.begin(now_ns), self.limits[limit], self.savers[limit]
+        out, x = self.begin(now_ns), self.limits[limit]
         if amount > x.capacity:
             out.code = TOO_LARGE
-        elif saver is not None and saver.state == "WAITING" and not saver.parked:
+        elif self.saver(limit):
             out.code = 0
         elif not x.room(amount, self.now):
             self.earliest(x.due(amount, self.now))
@@ -294,7 +301,8 @@ class Model:
         """One grant (or one ticket that steps aside): the pool with the most important head first, then the others."""
         ready = []
         for p in self.domain(domain):
-            if not self.waiting(p):
+            free = self.lane_free(p)
+            if not self.waiting(p) or not (free or self.pools[p].lenders):
                 continue
             closed = self.account_closed(p)
             if closed:
@@ -304,11 +312,12 @@ class Model:
             self.unpark(p)
             if self.serve_a_child(p):
                 return True
-            ready.append(p)
+            if free:
+                ready.append(p)
         heads = []
         for p in ready:
             level = next((i for i, x in enumerate(self.pools[p].levels) if x.waiting()), None)
-            if level is not None and self.lane_free(p):
+            if level is not None:
                 walk = self.pools[p].levels[level].walk()
                 heads.append((level, self.head_arrival(walk[0]), p))
         return any(self.serve_pool(p, level) for level, _, p in sorted(heads))
@@ -508,32 +517,36 @@ class Model:
             return klass
         if policy != "mlfq":
             return 0
-        return min(klass + self.usage(agent).demotion, 1 if klass == 0 else 2)
+        return min(klass + self.usage(agent, klass).demotion, 1 if klass == 0 else 2)
 
-    def usage(self, agent: int) -> Agent:
-        a = self.agents[agent]
-        epoch = self.now // self.boost & 0xFFFF if self.boost else 0
-        return a if a.epoch == epoch else Agent(a.tenant, a.weight, epoch)
+    def usage(self, agent: int, klass: int) -> Use:
+        """What is left of it after the last boost."""
+        use = self.agents[agent].uses.get(klass, Use())
+        boosted = self.boost and use.last_ms * 1000 // self.boost != self.now // self.boost
+        return Use(use.last_ms) if boosted else Use(use.last_ms, use.demotion, use.share)
 
-    def demotion(self, now_ns: int, agent: int) -> int:
+    def demotion(self, now_ns: int, agent: int, klass: int) -> int:
         self.begin(now_ns)
-        return self.entry_level(agent, 1, "mlfq", 0) - 1
+        return self.entry_level(agent, klass, "mlfq", 0) - klass
 
     def feedback(self, t: Ticket, lane: int, tokens: int) -> None:
-        """A whole quantum used up demotes the agent until the next boost."""
-        a = self.usage(t.agent)
+        """A whole quantum used up demotes the agent's work of that class until the next boost."""
+        a = self.usage(t.agent, t.klass)
         level = min(2, t.klass + a.demotion)
         shares = [
             min(used, quantum) * SHARE // quantum
             for used, quantum in ((lane, self.quanta_us[level]), (tokens, self.quanta_tokens[level]))
             if quantum
         ]
-        if not any(shares):
+        if not shares:
             return
+        if t.submitted // 1000 - a.last_ms >= self.pause // 1000:
+            a.share = 0
+        a.last_ms = self.now // 1000
         a.share += max(shares)
         if a.share >= SHARE:
             a.share, a.demotion = 0, min(2, a.demotion + 1)
-        self.agents[t.agent] = a
+        self.agents[t.agent].uses[t.klass] = a
 
     def cost(self, t: Ticket, tokens: int, lane_us: int) -> int:
         """The largest share of the pool, in microseconds of the whole pool."""
@@ -600,10 +613,18 @@ class Model:
         return {"requests": 1, "tokens": t.tokens, "memory": t.memory}[self.config.limits[i].unit]
 
     def saved_for_other(self, i: int, t: Ticket) -> bool:
+        """For one of a more important level or that came earlier: an order, so nobody waits in a circle."""
+        s = self.saver(i)
+        return s is not None and s is not t and (s.level, s.arrival) < (t.level, t.arrival)
+
+    def saver(self, i: int) -> Ticket | None:
+        """Whom the limit is saved up for; nobody while that ticket could not use what is saved."""
         s = self.savers[i]
-        if s is None or s is t or s.state != "WAITING" or s.parked:
-            return False
-        return s.level <= t.level
+        if s is None or s.state != "WAITING" or s.parked or not self.lane_free(s.pool):
+            return None
+        first = next(x.walk()[0] for x in self.pools[s.pool].levels if x.waiting())
+        closed = self.account_closed(s.pool) or self.scopes[s.scope].open_at(self.now)
+        return s if s is first and not closed else None
 
     def lacking(self, t: Ticket) -> int | None:
         """The first limit that has no room for the ticket; None: all of them have."""

@@ -289,7 +289,7 @@ class Agreement(RuleBasedStateMachine):
             assert (scope.closed_until_ns, scope.next_ns) == (s.until * 1000, s.next * 1000)
             assert (scope.gap_us, scope.factor, scope.parked) == (s.gap(), s.factor, s.count())
         for a in range(4):
-            assert k.demotion(a, self.now) == self.model.demotion(self.now, a)
+            assert [k.demotion(a, c, self.now) for c in range(3)] == [self.model.demotion(self.now, a, c) for c in range(3)]
         real = sorted((t.handle, lib_state(t.state), t.level, t.passes, t.loan, t.kids, t.owner) for t in k.tickets())
         assert real == sorted(
             (t.handle, t.state, t.level, t.passes, int(t.on_loan), t.kids, t.owner) for t in self.model.live
