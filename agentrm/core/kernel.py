@@ -245,7 +245,8 @@ class Kernel:
     def name(self, kind: str, index: int) -> str:
         """Name of a tenant, agent or scope by its index."""
         out = ffi.new("char[60]")
-        self._check(lib.arm_name(self._ctx, ("tenant", "agent", "scope").index(kind), index, out), f"find {kind} {index}")
+        rc = lib.arm_name(self._ctx, ("tenant", "agent", "scope").index(kind), index, out)
+        self._check(rc, f"find {kind} {index}")
         return bytes(ffi.buffer(out)).rstrip(b"\0").decode("utf-8", "replace")
 
     # --- the rest of the operations ---
@@ -452,7 +453,8 @@ def _name(text: str) -> bytes:
 
 
 def process_started(pid: int) -> int:
-    """Start time of a process in clock ticks since boot (0 where it cannot be told), so that a reused pid is noticed."""
+    """Start time of a process in clock ticks since boot (0 where it cannot be told), so that a reused pid is
+    noticed."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as f:
             return int(f.read().rsplit(b")", 1)[1].split()[19])

@@ -113,7 +113,8 @@ class Backoff:
     def _refusal(self, lease: Lease, closed: _Closed) -> ScopeClosed:
         why = "its quota or credit is used up" if closed.error.kind == "quota" else "it does not accept the credentials"
         return ScopeClosed(
-            f"the provider refused the {closed.where} for good: {why}. The call of agent {lease.agent!r} was not sent. Mend "
+            f"the provider refused the {closed.where} for good: {why}. The call of agent {lease.agent!r} was not "
+            "sent. Mend "
             "that at the provider, then call reopen() (or wait: one call will try again within minutes)",
             pool=lease.pool, agent=lease.agent,
         )  # fmt: skip

@@ -20,7 +20,8 @@ OUTCOMES = ("done", "failed", "refunded")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One transition. `kind`: submit, grant, settle, cancel, reap, zombie_end or penalty (a scope was closed or slowed).
+    """One transition. `kind`: submit, grant, settle, cancel, reap, zombie_end or penalty (a scope was closed or
+    slowed).
 
     `seconds`: how long the call waited (grant, cancel) or held its lane (settle, reap), or how long the scope stays
     closed (penalty). `tokens`: the estimate (submit). `outcome`: done, failed or refunded (settle, zombie_end).
@@ -78,8 +79,8 @@ class Subscription:
         rm.gate.subscriptions.append(self)
 
     def pump(self) -> None:
-        """Delivers what has happened. One thread delivers at a time, so events keep their order; a thread that finds another
-        one at it leaves its events to that one."""
+        """Delivers what has happened. One thread delivers at a time, so events keep their order; a thread that finds
+        another one at it leaves its events to that one."""
         while self._at < self._rm.kernel.event_head() and self._lock.acquire(blocking=False):
             try:
                 chunk = self._rm.kernel.events(self._at)

@@ -65,7 +65,8 @@ class Gate:
         self._timer_lock = threading.RLock()  # re-entrant: a collected coroutine gives up wherever the collector runs
 
     def submit(self, lease: Lease, *, only_try: bool = False) -> bool:
-        """True: the lane is granted. False: the lease waits and must be registered (or, with the try flag, is refused)."""
+        """True: the lane is granted. False: the lease waits and must be registered (or, with the try flag, is
+        refused)."""
         if lease.state != NEW:
             raise AdmissionError(f"{lease!r} was used before; ask for a new lease for each call", agent=lease.agent)
         if self.closing:

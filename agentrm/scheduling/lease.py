@@ -213,8 +213,8 @@ class Lease:
         self._refund = True
 
     def fail(self, exc: BaseException) -> ProviderError | None:
-        """Tells the scope of the call what its provider answered, and ends the lease. Returns what the error means, None
-        if it is not a provider's. The caller raises or retries as it sees fit."""
+        """Tells the scope of the call what its provider answered, and ends the lease. Returns what the error means,
+        None if it is not a provider's. The caller raises or retries as it sees fit."""
         return self._rm.gate.failed(self, exc)
 
     def abandon(self) -> None:
@@ -257,7 +257,8 @@ class Lease:
     def _restore(self, token: Token[Lease | None]) -> None:
         try:
             _current.reset(token)
-        except ValueError:  # left in another context than it was entered in (a collected task): mend it if it shows here
+        except ValueError:
+            # left in another context than it was entered in (a collected task): mend it if it shows here
             if _current.get() is self:
                 _current.set(self._parent)
 

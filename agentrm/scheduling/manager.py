@@ -258,8 +258,8 @@ class ResourceManager:
     # --- end ---
 
     def close(self, timeout: float | None = 0.0) -> CloseReport:
-        """Refuses new work, fails what waits with ManagerClosed, lets running work end within `timeout` seconds (None: as
-        long as it takes) and reports what it left. Blocks this thread; `aclose` does not."""
+        """Refuses new work, fails what waits with ManagerClosed, lets running work end within `timeout` seconds (None:
+        as long as it takes) and reports what it left. Blocks this thread; `aclose` does not."""
         from agentrm.scheduling.closing import close
 
         return close(self, timeout)
@@ -291,6 +291,7 @@ def _whole(key: str, value: Any, most: int = MOST_TOKENS) -> int:
 def _seconds(key: str, value: float | None, *, zero: bool = False) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value < 0 or (value == 0 and not zero):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not value >= 0 or (value == 0 and not zero):
         raise ConfigError(key, value, f"seconds, a number {'from' if zero else 'above'} 0")
     return float(value)

@@ -27,9 +27,9 @@ class PoolState:
     """One pool at run time."""
 
     __slots__ = (
-        "_idle_us", "_most_tokens", "_progress", "_run_us", "cancelled", "config", "failed", "granted", "index", "lanes", "limits",
-        "learns", "mean_tokens", "name", "queued", "reaped", "recover", "refunded", "retry_attempts", "settled",
-        "waited_s",
+        "_idle_us", "_most_tokens", "_progress", "_run_us", "cancelled", "config", "failed", "granted", "index",
+        "lanes", "learns", "limits", "mean_tokens", "name", "queued", "reaped", "recover", "refunded",
+        "retry_attempts", "settled", "waited_s",
     )  # fmt: skip
 
     def __init__(
@@ -56,8 +56,8 @@ class PoolState:
         self.waited_s = 0.0
 
     def idle_us(self, kind: str, asked_s: float | None) -> int:
-        """Idle limit of a call in microseconds, 0 for none. Tools show no progress, so they get one only on request. With
-        `auto` it is the longest that can be learnt; the reaper looks for shorter ones."""
+        """Idle limit of a call in microseconds, 0 for none. Tools show no progress, so they get one only on request.
+        With `auto` it is the longest that can be learnt; the reaper looks for shorter ones."""
         if asked_s is not None:
             return _us(asked_s)
         return self._idle_us if kind == "model" else 0

@@ -2,8 +2,10 @@
 
 A call that streams shows progress with each chunk. Its first chunk is due after three times the slowest recent time to
 first chunk (for its size), 2 s at least: until then nothing has reached anybody and another attempt is invisible. That
-attempt gets twice as long, so that a provider that has just become slower is not taken for a dead one. The next chunk is due after six times the slowest recent gap, 15 s at least; both 120 s at most. A call that does not stream is one silence from start to end: six times the slowest recent duration, 60 to 300 s. Nothing
-is presumed of a model that has not been seen: 120 s to its first chunk, 60 s to the next, 300 s without any.
+attempt gets twice as long, so that a provider that has just become slower is not taken for a dead one. The next chunk
+is due after six times the slowest recent gap, 15 s at least; both 120 s at most. A call that does not stream is one
+silence from start to end: six times the slowest recent duration, 60 to 300 s. Nothing is presumed of a model that has
+not been seen: 120 s to its first chunk, 60 s to the next, 300 s without any.
 """
 
 from __future__ import annotations

@@ -101,7 +101,8 @@ class Sweeper:
         return [lease for lease in found if lease not in parents]
 
     def reap(self, lease: Lease, reason: str) -> None:
-        """Takes the lane away. The transition is the kernel's: if the call ended in this very moment, nothing happens."""
+        """Takes the lane away. The transition is the kernel's: if the call ended in this very moment, nothing
+        happens."""
         rm, gate = self._rm, self._gate
         error = self._error(lease, reason)
         task = lease._task
@@ -155,7 +156,8 @@ class Sweeper:
             )  # fmt: skip
         silent = (rm.clock.now_ns() - lease._beat_ns) / 1e9 if lease._beat_ns else lease.held_s
         return IdleTimeout(
-            f"the call of agent {lease.agent!r} in {lease.pool!r} made no progress for {silent:.3g} s, which is longer than "
+            f"the call of agent {lease.agent!r} in {lease.pool!r} made no progress for {silent:.3g} s, which is "
+            "longer than "
             "its idle limit. Its lane is free. Retry it, or raise idle_s (reaper.idle_s)",
             pool=lease.pool, agent=lease.agent, is_retryable=True,
         )  # fmt: skip

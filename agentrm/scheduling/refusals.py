@@ -24,7 +24,8 @@ def closing(name: str, lease: Lease) -> ManagerClosed:
 def queue_timeout(lease: Lease, wait_max: float, opens_in_s: float) -> QueueTimeout:
     when = f"; the provider's scope is usable in {opens_in_s:.3g} s" if opens_in_s else ""
     return QueueTimeout(
-        f"the call of agent {lease.agent!r} may wait {wait_max:g} s in the queue of {lease.pool!r} (queue wait) and got no "
+        f"the call of agent {lease.agent!r} may wait {wait_max:g} s in the queue of {lease.pool!r} (queue wait) and "
+        "got no "
         f"lane{when}. Nothing was sent; retry, wait longer (wait_max), or add lanes",
         pool=lease.pool, agent=lease.agent, is_retryable=True, retry_after=opens_in_s or None,
     )  # fmt: skip
@@ -41,7 +42,8 @@ def of_code(code: int, lease: Lease, rm: ResourceManager) -> AgentRMError:
             else f"{rm.layout.kernel.tickets} live calls in all pools, as many as the kernel's table"
         )
         return QueueFull(
-            f"{lease.pool!r} holds {bound}; the call of agent {lease.agent!r} was not queued. Retry later or raise the bound",
+            f"{lease.pool!r} holds {bound}; the call of agent {lease.agent!r} was not queued. Retry later or raise "
+            "the bound",
             pool=lease.pool, agent=lease.agent, is_retryable=True, retry_after=RETRY_S,
         )  # fmt: skip
     return KernelError(f"the kernel refused the call of agent {lease.agent!r} in {lease.pool!r} (code {code})")
@@ -53,8 +55,10 @@ def _too_large(lease: Lease, rm: ResourceManager) -> RequestTooLarge:
         key, limit = rm.layout.limits[index]
         if need[limit.resource] > limit.capacity:
             return RequestTooLarge(
-                f"the call of agent {lease.agent!r} asks for {need[limit.resource]} {limit.resource} and {key} never holds "
-                f"more than {limit.capacity}. Ask for less, raise the limit, or set pools.{lease.pool}.oversize to debt",
+                f"the call of agent {lease.agent!r} asks for {need[limit.resource]} {limit.resource} and {key} "
+                "never holds "
+                f"more than {limit.capacity}. Ask for less, raise the limit, or set pools.{lease.pool}.oversize to "
+                "debt",
                 pool=lease.pool, agent=lease.agent,
             )  # fmt: skip
     raise AssertionError("the kernel found a limit too small and the manager none")

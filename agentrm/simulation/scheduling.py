@@ -31,7 +31,8 @@ FAILED, DONE = 1, 0
 class Policy:
     """How calls are ordered (`kernel`: a policy of the kernel) and hung ones found.
 
-    `reaper`: none (a hung call ends by itself), paper (looks at 10 and 15 s of holding, kills at 20 s) or progress (ours).
+    `reaper`: none (a hung call ends by itself), paper (looks at 10 and 15 s of holding, kills at 20 s) or progress
+    (ours).
     `oracle`: knows service times and serves the shortest remaining first, per class.
     """
 
@@ -212,8 +213,8 @@ class _World:
         self.settle(call, DONE if answered else FAILED)
 
     def paper_reaper(self, call: _Call) -> None:
-        """A retry in place at 10 s and, if that failed, at 15 s of holding (each succeeds in 55 of 100, both together in
-        80), the end at 20 s. The lane is held throughout: that is what reproduces the tables."""
+        """A retry in place at 10 s and, if that failed, at 15 s of holding (each succeeds in 55 of 100, both together
+        in 80), the end at 20 s. The lane is held throughout: that is what reproduces the tables."""
         turn = call.outcome.turn
         if turn.retry_ok:
             retried = 10.0 if turn.luck < 0.69 else 15.0
@@ -228,8 +229,8 @@ class _World:
         self.settle(call, FAILED)
 
     def sweep(self) -> None:
-        """Ours: a call that has been silent for longer than healthy calls were is taken off its lane and tried once more
-        on a fresh connection, ahead of calls that never ran."""
+        """Ours: a call that has been silent for longer than healthy calls were is taken off its lane and tried once
+        more on a fresh connection, ahead of calls that never ran."""
         soonest = SWEEP_S
         for call in list(self._calls.values()):
             if not call.live:

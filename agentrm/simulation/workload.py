@@ -136,7 +136,7 @@ def read_file(path: str | Path) -> list[Turn]:
                 Turn(
                     arrival, str(row["agent"]), klass, str(row.get("tenant", "default")), service,
                     int(row.get("tokens", round(service * TOKENS_PER_S))), bool(row.get("hang", False)),
-                    float(row.get("hang_s", row.get("duration", 600.0))), bool(row.get("retry_ok", False)),
+                    float(row.get("hang_s", 600.0)), bool(row.get("retry_ok", False)),
                     float(row.get("luck", 0.0)), row.get("failure"),
                 )
             )  # fmt: skip
