@@ -23,6 +23,8 @@ class CallSpec:
     - `usage` reads the real use out of a result or a chunk (None: it says nothing), `size` estimates the
       tokens of one when nothing was reported. `usage_adds` is True where the use reported by the chunks of
       a stream adds up, False where each report covers all that came before.
+    - `is_last`: whether a chunk is the last of its stream, for consumers that stop there and never ask for the end; the
+      lane is free when it is handed out.
     - `retries`: whether a failure that can pass may be tried again here; None: model calls yes, all others
       no, because a tool may have acted before it failed.
     - `heartbeat` is called about every `beat_s` while the call is queued on an event loop.
@@ -46,6 +48,7 @@ class CallSpec:
     usage: Callable[[Any], Usage | None] = read_usage
     size: Callable[[Any], int] = estimate_tokens
     usage_adds: bool = False
+    is_last: Callable[[Any], bool] | None = None
     retries: bool | None = None
     heartbeat: Callable[[], object] | None = None
     beat_s: float = 0.1

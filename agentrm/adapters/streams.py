@@ -8,6 +8,7 @@ consumer, because chunks can't be taken back."""
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -35,19 +36,22 @@ def stream(rm: Any, spec: CallSpec, make: Callable[[], Iterable[T]]) -> Iterator
 class Stream(Generic[T]):
     """An iterator that holds a lane while it is at work. `close` is idempotent; dropping it closes it."""
 
-    __slots__ = ("__weakref__", "_attempts", "_make", "_over", "_part", "_plain", "_rm", "_spec")
+    __slots__ = ("__weakref__", "_after", "_attempts", "_make", "_over", "_part", "_plain", "_rm", "_spec")
 
     def __init__(self, rm: Any, spec: CallSpec, make: Callable[[], Iterable[T]]) -> None:
         self._rm, self._spec, self._make = rm, spec, make
         self._attempts = Attempts(rm, spec)
         self._part: _Part | None = None
         self._plain: Iterator[T] | None = None
+        self._after: deque[T] = deque()
         self._over = False
 
     def __iter__(self) -> Stream[T]:
         return self
 
     def __next__(self) -> T:
+        if self._after:
+            return self._after.popleft()
         if self._over:
             raise StopIteration
         if self._plain is None and self._part is None and is_inner_layer(self._rm, self._spec):
@@ -59,6 +63,9 @@ class Stream(Generic[T]):
             self._part = part
             try:
                 chunk = part.next()
+                if chunk is not END and self._spec.is_last is not None and self._spec.is_last(chunk):
+                    self._after.extend(iter(part.next, END))
+                    self._over, self._part = True, None
             except BaseException as error:
                 self._part = None
                 if part.started or not isinstance(error, Exception):

@@ -8,6 +8,7 @@ without a thread, read on one worker thread."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -63,19 +64,22 @@ class AsyncStream(Generic[T]):
     """An async iterator that holds a lane while it is at work. `aclose` is idempotent; dropping it frees
     the lane."""
 
-    __slots__ = ("__weakref__", "_attempts", "_make", "_over", "_part", "_plain", "_rm", "_spec")
+    __slots__ = ("__weakref__", "_after", "_attempts", "_make", "_over", "_part", "_plain", "_rm", "_spec")
 
     def __init__(self, rm: Any, spec: CallSpec, make: Callable[[], _Source]) -> None:
         self._rm, self._spec, self._make = rm, spec, make
         self._attempts = Attempts(rm, spec)
         self._part: _Part | None = None
         self._plain: _Source | None = None
+        self._after: deque[T] = deque()
         self._over = False
 
     def __aiter__(self) -> AsyncStream[T]:
         return self
 
     async def __anext__(self) -> T:
+        if self._after:
+            return self._after.popleft()
         if self._over:
             raise StopAsyncIteration
         if self._plain is None and self._part is None and is_inner_layer(self._rm, self._spec):
@@ -90,7 +94,12 @@ class AsyncStream(Generic[T]):
         while True:
             part = self._part = self._part or self._new_part()
             try:
-                return await part.next()
+                chunk = await part.next()
+                if chunk is not END and self._spec.is_last is not None and self._spec.is_last(chunk):
+                    while (more := await part.next()) is not END:
+                        self._after.append(more)
+                    self._over, self._part = True, None
+                return chunk
             except BaseException as error:
                 self._part, self._over = None, True
                 if not isinstance(error, Exception):

@@ -14,7 +14,7 @@ from agentrm.adapters import CallSpec, acall, acall_blocking, astream, astream_b
 from agentrm_langchain.client_retries import without_client_retries
 from agentrm_langchain.errors import translate
 from agentrm_langchain.gating import Gate, gated_copy, make_gate, plain_view
-from agentrm_langchain.sizes import input_size, model_name, output_limit, result_size, result_usage
+from agentrm_langchain.sizes import ends_message, input_size, model_name, output_limit, result_size, result_usage
 from agentrm_langchain.surroundings import Surroundings, seen, within
 
 __all__ = ["gate_model", "gate_model_with", "is_model"]
@@ -92,6 +92,7 @@ def _spec(gate: Gate, model: Any, args: tuple[Any, ...], settings: dict[str, Any
         usage=result_usage,
         size=result_size,
         usage_adds=True,  # the chunks' usage_metadata does
+        is_last=ends_message,
         translate=translate,
     )
 

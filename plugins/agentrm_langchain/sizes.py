@@ -12,7 +12,7 @@ from langchain_core.outputs.chat_result import ChatResult
 
 from agentrm.adapters import Usage, estimate_text, estimate_tokens, read_usage
 
-__all__ = ["input_size", "model_name", "output_limit", "result_size", "result_usage"]
+__all__ = ["ends_message", "input_size", "model_name", "output_limit", "result_size", "result_usage"]
 
 _PER_MESSAGE = 4
 _MEDIA_TOKENS = 1000
@@ -87,6 +87,11 @@ def result_usage(result: Any) -> Usage | None:
         return read_usage(result.llm_output or {})
     message = getattr(result, "message", None)
     return read_usage(result if message is None else message)
+
+
+def ends_message(chunk: Any) -> bool:
+    """Whether an event of the streaming protocol is its message's last; its consumer stops there."""
+    return isinstance(chunk, Mapping) and chunk.get("event") in ("message-finish", "error")
 
 
 def result_size(result: Any) -> int:

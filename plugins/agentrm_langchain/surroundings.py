@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
@@ -77,7 +77,7 @@ def here(arguments: Identity, handed: Surroundings = _NOWHERE) -> tuple[Identity
         per_call += [read_identity(source.get(part), plain=False) for part in ("configurable", "metadata")]
     said = first_answers(*per_call)
     if said.priority == "interactive" and current_lease() is not None:
-        said = replace(said, priority=None)  # inherited from the outer agent, which is whom the person waits for
+        said = said._replace(priority=None)  # inherited from the outer agent, which is whom the person waits for
     who = first_answers(arguments, said, current_identity(), _own_names(config), _own_names(ambient))
     return who, _heartbeat(runtime) or _heartbeat(_runtime_of(ambient))
 
