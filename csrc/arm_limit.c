@@ -123,15 +123,28 @@ static void correct(arm_ctx *c, arm_limit *l, uint32_t stamp, int64_t reserved, 
     if (amount == 0 && stamp == head - 1) wr(c, &l->head, head - 1);
 }
 
-/* Whether the limit is saved up for another ticket that is at least as important. */
-static bool saved_for_other(arm_ctx *c, arm_limit *l, uint32_t t) {
+/* The ticket for which the limit is saved up, + 1. 0 also while it could not use what is saved: it is not the first of
+ * its pool any more, has no lane, or its scope is closed. Waiting for one that itself waits would be for ever. */
+static uint32_t saver_of(arm_ctx *c, arm_limit *l) {
     uint32_t s = rd(c, &l->saver);
+    if (!s) return 0;
+    arm_ticket *k = ticket(c, s - 1);
+    int64_t state = rdw(c, &k->state);
+    if (state_of(state) != ARM_WAITING || (uint32_t)(state >> 4) != rd(c, &l->saver_gen)) return 0;
+    uint32_t meta = rd(c, &k->meta);
+    arm_pool *p = pool(c, meta_pool(meta));
+    if ((meta & META_PARKED) || !lane_free(c, p) || queue_first(c, p) != s) return 0;
+    if (p->config.account_scope >= 0 && scope_open_at(c, (uint32_t)p->config.account_scope)) return 0;
+    return scope_open_at(c, who_scope(rdw(c, &k->who))) ? 0 : s;
+}
+
+/* Whether the limit is saved up for another ticket, one of a more important level or that came earlier. Since that is
+ * an order, tickets never wait for each other's savings in a circle. */
+static bool saved_for_other(arm_ctx *c, arm_limit *l, uint32_t t) {
+    uint32_t s = saver_of(c, l);
     if (!s || s - 1 == t) return false;
-    int64_t state = rdw(c, &ticket(c, s - 1)->state);
-    if (state_of(state) != ARM_WAITING || (uint32_t)(state >> 4) != rd(c, &l->saver_gen)) return false;
-    uint32_t meta = rd(c, &ticket(c, s - 1)->meta);
-    if (meta & META_PARKED) return false; /* its scope is closed: it could not use what is saved */
-    return meta_level(meta) <= meta_level(rd(c, &ticket(c, t)->meta));
+    uint32_t theirs = meta_level(rd(c, &ticket(c, s - 1)->meta)), ours = meta_level(rd(c, &ticket(c, t)->meta));
+    return theirs < ours || (theirs == ours && rdw(c, &ticket(c, s - 1)->arrival) < rdw(c, &ticket(c, t)->arrival));
 }
 
 bool limits_fit(arm_ctx *c, uint32_t t, int *lacking) {
@@ -214,12 +227,7 @@ void limits_save(arm_ctx *c, uint32_t t) {
 static int64_t try_body(arm_ctx *c, const int64_t *args) {
     arm_limit *l = limit(c, (uint32_t)args[0]);
     if (args[1] > l->most) return ARM_E_TOO_LARGE;
-    uint32_t s = rd(c, &l->saver);
-    if (s) {
-        int64_t state = rdw(c, &ticket(c, s - 1)->state);
-        bool waits = state_of(state) == ARM_WAITING && (uint32_t)(state >> 4) == rd(c, &l->saver_gen);
-        if (waits && !(rd(c, &ticket(c, s - 1)->meta) & META_PARKED)) return 0;
-    }
+    if (saver_of(c, l)) return 0;
     if (!room(c, l, args[1])) {
         int64_t d = due(c, l, args[1]);
         if (d >= 0) earliest(c, d);
