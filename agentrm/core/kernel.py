@@ -158,6 +158,8 @@ def _config(config: KernelConfig) -> Any:
 
 
 _live: weakref.WeakSet[Kernel] = weakref.WeakSet()
+# What a C pointer points into, so that a bound function that somebody kept is good for as long as he keeps it.
+_memory_of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
 
 class Kernel:
@@ -184,6 +186,7 @@ class Kernel:
         self._holder = ffi.new("char[]", lib.arm_ctx_size() + 64)
         address = int(ffi.cast("uintptr_t", self._holder))
         self._ctx = ctx = ffi.cast("arm_ctx *", (address + 63) & ~63)
+        _memory_of[ctx] = self._holder, self._memory, base
         self._check(
             lib.arm_join(ctx, base, len(self._memory), os.getpid(), process_started(os.getpid()), 0),
             "join the arena",
@@ -397,6 +400,7 @@ class Port:
         self.kernel = kernel
         self._holder = ffi.new("char[]", lib.arm_port_size(tickets) + 16)
         self._port = port = ffi.cast("arm_port *", (int(ffi.cast("uintptr_t", self._holder)) + 15) & ~15)
+        _memory_of[port] = self._holder, kernel._ctx
         lib.arm_port_init(port, kernel._ctx, tickets)
         self.submit: Callable[[int, int, int, int, int, int, int], int] = MethodType(lib.arm_port_submit, port)
         self.submit_keyed: Callable[..., int] = MethodType(lib.arm_port_submit_keyed, port)
@@ -429,6 +433,7 @@ class Tap:
     def __init__(self, port: Port, limit: int, amount: int = 1) -> None:
         self._port = port
         tap = ffi.new("arm_tap *", {"port": port._port, "limit": limit, "amount": amount})
+        _memory_of[tap] = port._port
         self.try_acquire: Callable[[], int] = MethodType(lib.arm_tap_try, tap)
         port._taps.add(self)
 
