@@ -1,0 +1,55 @@
+"""10,000 coroutines that wait, and what it costs to let all of them through: the part that is the same for every queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Protocol
+
+from benchmarks import sizes
+
+
+class Turnstile(Protocol):
+    """A thing that coroutines wait at. `order` is set by the coroutines as they pass."""
+
+    async def wait(self) -> None: ...
+    def release_one(self) -> None: ...
+
+
+async def _passage(make: Callable[[], Turnstile], each_releases: bool) -> float:
+    turnstile = make()
+    n = sizes.COROUTINES
+
+    async def one() -> None:
+        await turnstile.wait()
+        if each_releases:
+            turnstile.release_one()
+
+    tasks = [asyncio.ensure_future(one()) for _ in range(n)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    start = perf_counter_ns()
+    for _ in range(1 if each_releases else n):
+        turnstile.release_one()
+    await _all(tasks)
+    return (perf_counter_ns() - start) / n
+
+
+async def _all(tasks: list[asyncio.Future[None]]) -> None:
+    """As gather, without its cost per task in the measured time: the last one to be queued is the last to pass."""
+    for task in tasks:
+        await task
+
+
+def burst(make: Callable[[], Turnstile]) -> float:
+    """Nanoseconds a coroutine when all are released at once."""
+    return asyncio.run(_passage(make, False))
+
+
+def chain(make: Callable[[], Turnstile]) -> float:
+    """Nanoseconds a coroutine when each lets the next one in."""
+    return asyncio.run(_passage(make, True))
+
+
+

@@ -1,0 +1,1 @@
+"""Our side of each case, in the shape of a peer (see benchmarks.peers)."""
