@@ -62,6 +62,15 @@ class Disk:
         finally:
             os.close(fd)
 
+    def make_folder(self, path: Path, *, durable: bool = True) -> None:
+        """The folder and what is missing above it, for its owner only; `durable`: the names survive a power cut."""
+        if path.is_dir():
+            return
+        self.make_folder(path.parent, durable=durable)
+        path.mkdir(exist_ok=True, mode=0o700)
+        if durable:
+            self.fsync_dir(path.parent)
+
     def write_all(self, fd: int, data: bytes) -> None:
         """Writes all of `data`. After an error an unknown part of it may have been written."""
         view = memoryview(data)

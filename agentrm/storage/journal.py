@@ -145,7 +145,7 @@ class Journal:
         self._closed = False
         self._sync_error = OSError()
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._disk.make_folder(directory, durable=fsync != "never")
         except OSError as error:
             raise write_error(str(directory), "making", error) from error
         self.opened = replay or read_journal(directory, sealer=sealer, context=context)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrm.storage import DamagedData, Disk, SchemaTooNew, Sealer, WrongKey, write_atomically
+from agentrm.storage.errors import write_error
 from agentrm.storage.frames import frame, scan
 
 __all__ = ["SCHEMA", "Hibernated", "read_header", "read_hibernated", "records_digest", "write_hibernated"]
@@ -82,7 +83,10 @@ def write_hibernated(path: Path, held: Hibernated, *, disk: Disk, sealer: Sealer
     }
     line = json.dumps(header).encode()
     data = b"%s%d\n%08x %s\n%s" % (_MAGIC, SCHEMA, zlib.crc32(line), line, body)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        disk.make_folder(path.parent)
+    except OSError as error:
+        raise write_error(str(path.parent), "making", error) from error
     write_atomically(path, data, disk=disk)
 
 

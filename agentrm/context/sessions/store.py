@@ -48,6 +48,7 @@ from agentrm.storage import (
     SqliteStore,
     read_journal,
 )
+from agentrm.storage.errors import write_error
 
 __all__ = ["Card", "SessionStore"]
 
@@ -179,7 +180,10 @@ class SessionStore:
 
     def _open(self, tenant: str, session: str, takeover: bool, restored: Hibernated | None) -> Session:
         folder = self.layout.session(tenant, session)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self._disk.make_folder(folder, durable=self._fsync != "never")
+        except OSError as error:
+            raise write_error(str(folder), "making", error) from error
         path = self.layout.owner(tenant, session)
         lock = OwnerLock.acquire(path, f"{tenant}/{session}", wall=self._wall, takeover=takeover)
         try:
