@@ -25,8 +25,8 @@ class Price(Section):
     """US dollars per million tokens of the models that match the pattern; the first pattern that matches counts, so
     `"*"` at the end is the rate for every model that is not listed. No prices are built in: they change too often."""
 
-    input: float | None = key(number(10**12, zero=True), None, "Input tokens that are not cached; needed, 0 for free.")
-    output: float | None = key(number(10**12, zero=True), None, "Output tokens, reasoning included; needed, 0 for free.")
+    input: float | None = key(number(10**12, zero=True), None, "Input tokens not cached; needed, 0 for free.")
+    output: float | None = key(number(10**12, zero=True), None, "Output tokens, with reasoning; needed, 0 for free.")
     cached: float | None = key(
         number(10**12, zero=True), None, "Input tokens read from the provider's cache; null: as `input`."
     )

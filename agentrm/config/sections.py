@@ -15,7 +15,7 @@ LEVELS = 3
 """Levels of the multi-level feedback queue; the quanta are listed one per level."""
 
 MOST_LANES = 1_000_000
-BUILT_IN_POLICIES = ("mlfq", "fifo", "rr", "priority", "drf")
+BUILT_IN_POLICIES = ("mlfq", "fifo", "rr", "priority", "drf", "auto")
 POLICY_GROUP = "agentrm.policies"
 
 Resource = Literal["requests", "tokens", "memory"]
@@ -205,9 +205,9 @@ class Scheduling(Section):
     policy: str = key(
         _policy(),
         "mlfq",
-        "`mlfq`: three levels with feedback and fair order inside each; `fifo`: by arrival; `rr`: round "
-        "robin over "
-        "agents; `priority`: by class, then arrival; `drf`: by dominant share alone.",
+        "`mlfq`: three levels with feedback and fair order inside each; `fifo`: by arrival; `rr`: round robin over "
+        "agents; `priority`: by class, then arrival; `drf`: by dominant share alone; `auto`: whichever of these fits "
+        "what is waiting.",
     )
     quanta_s: tuple[float, ...] = key(
         listed(number(infinite=True), LEVELS),

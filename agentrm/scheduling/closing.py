@@ -31,7 +31,7 @@ class CloseReport:
 
 def _turn_away(rm: ResourceManager) -> int:
     rm.gate.closing = True
-    n = 0
+    n = 0 if rm.gate.budgets is None else rm.gate.budgets.close()
     for lease in reversed(list(rm.gate.queued.values())):  # from the end: so none comes to the head and runs
         n += rm.gate.refuse_waiting(lease, refusals.closing(rm.name, lease))
     rm.gate.idle.clear()

@@ -7,6 +7,8 @@ handed on before anything else happens. One timer stands for all that wait for t
 from __future__ import annotations
 
 import threading
+import weakref
+from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,11 +19,13 @@ from agentrm.errors import AdmissionError
 from agentrm.scheduling import refusals
 from agentrm.scheduling.backoff import Backoff
 from agentrm.scheduling.lease import DONE, ENDED, FAILED, NEW, REAPED, REFUND, RUNNING, WAITING, Lease
+from agentrm.scheduling.ordering import ordering
 from agentrm.scheduling.pool import LONGEST_S
 from agentrm.scheduling.reaper import Sweeper
 from agentrm.scheduling.waiters import Batch, Waiter
 
 if TYPE_CHECKING:
+    from agentrm.limits.budgets import Budgets
     from agentrm.limits.provider_errors import ProviderError
     from agentrm.scheduling.events import Subscription
     from agentrm.scheduling.manager import ResourceManager
@@ -54,10 +58,14 @@ class Gate:
         self.waiters: dict[int, Waiter] = {}
         self.queued: dict[int, Lease] = {}
         self.leases: dict[int, Lease] = {}
+        self.order = ordering(rm, self)
         self.backoff = Backoff(rm, self)
         self.sweeper = Sweeper(rm, self)
+        self.loops: dict[int, weakref.ref[AbstractEventLoop]] = {}
         self.subscriptions: list[Subscription] = []
         self.closing = False
+        self.budgets: Budgets | None = None
+        """Set where budgets are configured."""
         self.idle = threading.Event()
         self.on_idle: list[Callable[[], object]] = []
         self._max_wait = rm.config.waiting.max_s
@@ -67,6 +75,8 @@ class Gate:
     def submit(self, lease: Lease, *, only_try: bool = False) -> bool:
         """True: the lane is granted. False: the lease waits and must be registered (or, with the try flag, is
         refused)."""
+        if self.budgets is not None and lease._charges is None and lease.state == NEW:
+            return self.budgets.submit(lease, only_try)
         if lease.state != NEW:
             raise AdmissionError(f"{lease!r} was used before; ask for a new lease for each call", agent=lease.agent)
         if self.closing:
@@ -81,7 +91,7 @@ class Gate:
             who |= _RESUMED
         if only_try:
             who |= _TRY
-        rc = self.port.submit(
+        asked = (
             who,
             lease.tokens,
             now,
@@ -90,6 +100,7 @@ class Gate:
             0 if parent is None else parent.handle,
             lease._memory,
         )
+        rc = self.port.submit(*asked) if self.order is None else self.order.submit(asked, lease)
         if rc < 0:
             return self._refused(lease, rc, only_try)
         lease.handle = rc >> 1
@@ -208,6 +219,8 @@ class Gate:
             self.release(lease, True)
             return
         lease.state = ENDED
+        if lease._charges and self.budgets is not None:
+            self.budgets.leave(lease)
         rc = self.port.cancel(handle, self._now())
         waiter = self.waiters.pop(handle, None)
         if rc == _E_STATE:  # granted at this very moment: the lane goes on to the next
@@ -219,6 +232,30 @@ class Gate:
         elif rc >= 0:
             lease.route.pool.cancelled += 1
 
+    def seen(self, loop: AbstractEventLoop) -> AbstractEventLoop:
+        """Remembers a loop in which calls wait, so that they can be let go when it is closed."""
+        ref = self.loops.get(id(loop))
+        if ref is None or ref() is not loop:
+            self.loops[id(loop)] = weakref.ref(loop)
+        return loop
+
+    def bury(self) -> None:
+        """Lets go what belongs to closed loops: nobody is left to end it."""
+        for lease in list(self.leases.values()):
+            task = lease._task
+            if task is not None and task.get_loop().is_closed():
+                self.release(lease, True)
+        closed = [key for key, ref in list(self.loops.items()) if (loop := ref()) is None or loop.is_closed()]
+        if not closed:
+            return
+        for key in closed:
+            self.loops.pop(key, None)
+        for lease in reversed(list(self.queued.values())):  # from the end: so none of them is granted on the way
+            if lease._loop is not None and lease._loop.is_closed():
+                self.drop(lease)
+        self.deliver()
+        self.arm()
+
     def _expire(self, lease: Lease, wait_max: float) -> None:
         if lease.state == WAITING:
             self.refuse_waiting(lease, refusals.queue_timeout(lease, wait_max, self.backoff.opens_in_s(lease)))
@@ -229,6 +266,8 @@ class Gate:
         if refused:
             lease.refusal = error
             lease.state = ENDED
+            if lease._charges and self.budgets is not None:
+                self.budgets.leave(lease)
             if lease._timer is not None:
                 lease._timer.cancel()
             lease.route.pool.cancelled += 1
@@ -268,9 +307,17 @@ class Gate:
         pool, outcome = lease.route.pool, how & 3
         now = self._now()
         rc = self.port.settle(lease.handle, how, now)
+        if lease._charges and self.budgets is not None:
+            self.budgets.settle(lease, how)
         if lease._parent is not None:  # it waited for this call until now
             lease._parent._beat_ns = now
         if state == RUNNING and rc >= 0:  # else the reaper was first
+            share = lease.route.share
+            share.calls += 1
+            share.lane_ns += now - lease.granted_ns
+            share.tokens += how >> 2
+            if self.order is not None:
+                self.order.used(lease, now, how >> 2)
             if outcome == DONE:
                 pool.settled += 1
                 if lease._used is not None:
@@ -303,6 +350,8 @@ class Gate:
         if self.leases.pop(lease.handle, None) is not None:
             state, lease.state = lease.state, ENDED
             charge = 0 if error is not None and error.kind in ("rate", "quota", "auth") else lease._input
+            if not charge and lease._charges and self.budgets is not None:  # turned away: nothing was done for it
+                self.budgets.leave(lease)
             used = charge if lease._used is None else lease._used
             self._settle(lease, REFUND if lease._refund else FAILED | used << 2, state)
         return error

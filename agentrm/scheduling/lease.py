@@ -24,6 +24,8 @@ from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter
 
 if TYPE_CHECKING:
     from agentrm.clock import Timer
+    from agentrm.limits.account import Charge
+    from agentrm.limits.prices import Cost, Use
     from agentrm.limits.provider_errors import ProviderError
     from agentrm.scheduling.manager import ResourceManager
     from agentrm.scheduling.routing import Route
@@ -64,11 +66,18 @@ class Lease:
     _memory = 0
     _on_reap: Callable[[Lease, LeaseError], object] | None = None
     _timer: Timer | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
     _task: asyncio.Task[Any] | None = None
     _token: Token[Lease | None] | None = None
     _interrupted = False
     _cancels = 0
     _beat_ns = 0
+    _charges: tuple[Charge, ...] | None = None
+    """What its budgets have reserved for it; None: they were not asked."""
+    _stated: tuple[int | None, int | None] = (None, None)
+    """Tokens in all and input tokens, as the caller said them."""
+    _max_output: int | None = None
+    _use: Use | None = None
     beats = 0
     """Heartbeats so far."""
     streams = False
@@ -136,7 +145,7 @@ class Lease:
     def acquire(self) -> Lease:
         """Waits for the lane, blocking this thread. Raises an AdmissionError if it is not to be had."""
         gate = self._rm.gate
-        if not gate.submit(self):
+        if not (gate.submit(self) if gate.budgets is None else gate.budgets.enter(self)):
             try:
                 waiter = ThreadWaiter()
                 if gate.register(self, waiter):
@@ -150,9 +159,10 @@ class Lease:
     async def acquire_async(self) -> Lease:
         """Waits for the lane without blocking the loop. Cancellation leaves the queue at once."""
         gate = self._rm.gate
-        if not gate.submit(self):
+        if not (gate.submit(self) if gate.budgets is None else await gate.budgets.enter_async(self)):
             try:
-                waiter = LoopWaiter(asyncio.get_running_loop(), lambda: gate.drop(self))
+                self._loop = gate.seen(asyncio.get_running_loop())
+                waiter = LoopWaiter(self._loop, lambda: gate.drop(self))
                 if gate.register(self, waiter):
                     await waiter.future
                     gate.granted(self)
@@ -180,8 +190,15 @@ class Lease:
 
     # --- while it runs ---
 
-    def heartbeat(self) -> None:
-        """Says that the call makes progress. So do its ancestors, which wait for it."""
+    def heartbeat(self, output_tokens: int | None = None, *, estimated: bool = False) -> None:
+        """Says that the call makes progress. So do its ancestors, which wait for it.
+
+        `output_tokens`: how many the reply has so far. Raises OutputLimit when they pass the call's `max_output_tokens`
+        or what its budgets have left; the call is charged what came. With `estimated` half as much again is let pass of
+        the former, because the provider counts exactly and stops by itself.
+        """
+        if output_tokens is not None and self.state == RUNNING:
+            self._check_output(output_tokens, estimated)
         now = self._rm.clock.now_ns()
         if self.state == RUNNING:
             progress = self.route.pool.progress_of(self.route.scope)
@@ -197,9 +214,39 @@ class Lease:
                 lease._beat_ns = now
             lease = lease._parent
 
-    def settle(self, input_tokens: int | None = None, output_tokens: int | None = None) -> None:
+    def _check_output(self, output_tokens: int, estimated: bool) -> None:
+        try:
+            if self._max_output is not None and output_tokens > self._max_output * (1.5 if estimated else 1):
+                from agentrm.limits.errors import OutputLimit
+
+                raise OutputLimit(
+                    f"the reply to agent {self.agent!r} was stopped after {output_tokens} output tokens; its "
+                    "max_output_tokens is "
+                    f"{self._max_output}. What had come is in `partial`; raise the limit or ask for shorter replies",
+                    limit=self._max_output, produced=output_tokens, budget=None, pool=self.pool, agent=self.agent,
+                )  # fmt: skip
+            if self._charges and self._rm.gate.budgets is not None:
+                self._rm.gate.budgets.progress(self, output_tokens)
+        except LeaseError:
+            if self._used is None:  # charged what came, whoever leaves the block without settling
+                stated = self._stated[1]
+                rest = max(0, self.tokens - output_tokens) if stated is None else stated
+                self.settle(input_tokens=rest, output_tokens=output_tokens)
+            raise
+
+    def settle(
+        self,
+        input_tokens: int | None = None,
+        output_tokens: int | None = None,
+        *,
+        cached_tokens: int = 0,
+        written_tokens: int = 0,
+    ) -> None:
         """Records the real usage in tokens; the lane stays until the block is left. Zero or nothing at all counts as
-        unknown: then the estimate is charged. Raises ConfigError for what is no count of tokens."""
+        unknown: then the estimate is charged. Of the input, `cached_tokens` were read from the provider's cache and
+        `written_tokens` written to it, which matters for what they cost. Raises ConfigError for what is no count of
+        tokens.
+        """
         used = 0
         for key, value in (("input_tokens", input_tokens), ("output_tokens", output_tokens)):
             if value is not None:
@@ -207,6 +254,23 @@ class Lease:
                     raise ConfigError(key, value, f"a whole number from 0 to {MOST_TOKENS}")
                 used += value
         self._used = min(used, MOST_TOKENS) or None
+        if self._rm.priced:
+            from agentrm.limits.prices import Use
+
+            for key, value in (("cached_tokens", cached_tokens), ("written_tokens", written_tokens)):
+                if type(value) is not int or not 0 <= value <= MOST_TOKENS:
+                    raise ConfigError(key, value, f"a whole number from 0 to {MOST_TOKENS}")
+            known = Use(input_tokens or 0, output_tokens or 0, cached_tokens, written_tokens)
+            self._use = known if known.tokens else None
+
+    @property
+    def cost_usd(self) -> Cost:
+        """What the call cost by what was settled, in US dollars: 0.0 for what is no model call, `unknown` where the
+        use or
+        the price of the model is not known (it is never taken for free)."""
+        if self.route.kind != "model":
+            return 0.0
+        return "unknown" if self._use is None else self._rm.prices.cost(self.route.model, self._use)
 
     def refund(self) -> None:
         """The call was not made, or must not be charged: everything reserved goes back."""

@@ -13,6 +13,7 @@ from agentrm.errors import ConfigError, KernelError
 from agentrm.identity import PRIORITIES, Priority, _identity
 from agentrm.scheduling.gate import Gate
 from agentrm.scheduling.lease import MOST_TOKENS, RUNNING, Lease, _current
+from agentrm.scheduling.policies import kernel_policy
 from agentrm.scheduling.pool import PoolState
 from agentrm.scheduling.routing import Layout, Route, layout, pool_for
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from agentrm.config import Config
     from agentrm.limits.headers import HeaderLimits
+    from agentrm.limits.prices import PriceTable
     from agentrm.scheduling.closing import CloseReport
     from agentrm.scheduling.events import Subscription
     from agentrm.scheduling.report import Snapshot, Statistics
@@ -80,7 +82,7 @@ class ResourceManager:
         self.name, self.config = name, config
         self.clock: Clock = clock or MonotonicClock()
         self.random = random.Random(seed)
-        self.layout: Layout = layout(config, policy_name=lambda policy: policy)
+        self.layout: Layout = layout(config, policy_name=kernel_policy)
         self.kernel = Kernel(self.layout.kernel)
         for scope in self.layout.wide_scopes:  # these come first: the pools name them by number
             self.kernel.scope(scope)
@@ -93,6 +95,13 @@ class ResourceManager:
         }
         self._routes: dict[tuple[Any, ...], Route] = {}
         self.gate = Gate(self)
+        self._prices: PriceTable | None = None
+        self.priced = bool(config.budgets or config.prices)
+        """Whether the use of calls is kept by kind of token, for budgets and costs."""
+        if config.budgets:
+            from agentrm.limits.budgets import Budgets
+
+            self.gate.budgets = Budgets(self)
 
     # --- leases ---
 
@@ -141,6 +150,7 @@ class ResourceManager:
         route = self._routes.get(key)
         if route is None:
             route = self._route(key, who, parent)
+        stated = tokens
         if tokens is None:
             if input_tokens is None and max_output_tokens is None:
                 tokens = route.pool.usual_tokens()
@@ -149,6 +159,10 @@ class ResourceManager:
         if type(tokens) is not int or not 0 <= tokens <= MOST_TOKENS:
             raise ConfigError("tokens", tokens, f"a whole number from 0 to {MOST_TOKENS}")
         lease = Lease(self, route, parent, tokens)
+        if self.gate.budgets is not None or input_tokens is not None:
+            lease._stated = stated, input_tokens
+        if max_output_tokens is not None:
+            lease._max_output = max_output_tokens
         if input_tokens is not None:
             lease._input = _whole("input_tokens", input_tokens)
         if wait_max is not None or idle_s is not None or run_s is not None:
@@ -182,7 +196,7 @@ class ResourceManager:
         handle = self.kernel.agent(agent, self._tenant(tenant))
         scope = self.scope_of(state, model)
         who_bits = state.index | PRIORITIES.index(priority) << 10 | handle << 16 | scope << 40
-        route = Route(who_bits, state, scope, agent, tenant, priority, kind, model)
+        route = Route(who_bits, state, scope, agent, tenant, priority, kind, model, state.share_of(tenant))
         if len(self._routes) >= MOST_ROUTES:
             self._routes.clear()
         self._routes[key] = route
@@ -243,6 +257,19 @@ class ResourceManager:
     def observe_headers(self, lease: Lease, headers: HeaderLimits) -> None:
         """Lets a provider's own account of what is left correct the limits of the call's pool."""
         self.gate.backoff.observe(lease.route, headers)
+
+    @property
+    def prices(self) -> PriceTable:
+        """What models cost: the configuration's `prices`, and what `prices.set` stated since."""
+        if self._prices is None:
+            from agentrm.limits.prices import PriceTable
+
+            self._prices, self.priced = PriceTable(self.config.prices, self.clock), True
+        return self._prices
+
+    def affords(self, **asked: Any) -> bool:
+        """Whether the budgets have room for a call now. Nothing is reserved. Arguments as for `lease`."""
+        return self.gate.budgets is None or self.gate.budgets.affords(self.lease(**asked))
 
     def reopen(self, pool: str | None = None) -> None:
         """Forgets refusals and slow-downs of the pool's scopes and account (all pools without a name)."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from agentrm.config import Pool as PoolConfig
     from agentrm.config import Reaper
 
-__all__ = ["PoolState"]
+__all__ = ["PoolState", "Share"]
 
 FIRST_TOKENS = 1000
 """Reserved for a call of unknown size before any was seen."""
@@ -23,13 +23,22 @@ def _us(seconds: float) -> int:
     return 0 if seconds > LONGEST_S else max(1, int(seconds * 1e6))
 
 
+class Share:
+    """What a tenant has used of a pool."""
+
+    __slots__ = ("calls", "lane_ns", "tokens")
+
+    def __init__(self) -> None:
+        self.calls = self.lane_ns = self.tokens = 0
+
+
 class PoolState:
     """One pool at run time."""
 
     __slots__ = (
         "_idle_us", "_most_tokens", "_progress", "_run_us", "cancelled", "config", "failed", "granted", "index",
         "lanes", "learns", "limits", "mean_tokens", "name", "queued", "reaped", "recover", "refunded",
-        "retry_attempts", "settled", "waited_s",
+        "retry_attempts", "settled", "shares", "waited_s",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +63,12 @@ class PoolState:
         self._most_tokens = most_tokens
         self.granted = self.queued = self.settled = self.failed = self.refunded = self.cancelled = self.reaped = 0
         self.waited_s = 0.0
+        self.shares: dict[str, Share] = {}
+        """By tenant."""
+
+    def share_of(self, tenant: str) -> Share:
+        """The tenant's account of use, made when new."""
+        return self.shares.setdefault(tenant, Share())
 
     def idle_us(self, kind: str, asked_s: float | None) -> int:
         """Idle limit of a call in microseconds, 0 for none. Tools show no progress, so they get one only on request.

@@ -64,12 +64,11 @@ class Sweeper:
                     gate.port.settle(handle, FAILED, now)
                     gate.deliver()
                     gate.arm()
-            for lease in list(gate.leases.values()):
-                task = lease._task
-                if task is not None and task.get_loop().is_closed():  # nobody is left to end it
-                    gate.release(lease, True)
+            gate.bury()
             for lease in self._silent(now):
                 self.reap(lease, "idle")
+            if gate.order is not None:
+                gate.order.look()
         finally:  # whatever happened, the next sweep comes
             if gate.leases or gate.queued:
                 self._next()
@@ -122,6 +121,8 @@ class Sweeper:
             lease.state = after
         lease.route.pool.reaped += 1
         if after == ENDED:
+            if lease._charges and gate.budgets is not None:
+                gate.budgets.settle(lease, FAILED | lease.tokens << 2)
             gate.leases.pop(lease.handle, None)
             gate.queued.pop(lease.handle, None)
             waiter = gate.waiters.pop(lease.handle, None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from agentrm.core.kernel import STATES
 
 if TYPE_CHECKING:
+    from agentrm.limits.account import BudgetStatistics
     from agentrm.scheduling.manager import ResourceManager
+    from agentrm.scheduling.pool import PoolState
 
 __all__ = ["LeaseInfo", "LimitStatistics", "PoolStatistics", "ScopeStatistics", "Snapshot", "Statistics"]
 
@@ -56,6 +58,8 @@ class PoolStatistics:
     reaped: int
     mean_wait_s: float
     usual_lane_s: float
+    policy: str
+    policy_why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,26 @@ class ScopeStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantStatistics:
+    """A tenant's part of one pool: what it used, and its dominant share, the largest of its shares of lane time,
+    requests and tokens, as a part of what all tenants used (0 to 1)."""
+
+    weight: float
+    calls: int
+    lane_s: float
+    tokens: int
+    dominant_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fairness:
+    """Between the tenants of one pool. `jain` is Jain's index of the dominant shares by weight: 1.0 is even."""
+
+    tenants: dict[str, TenantStatistics]
+    jain: float
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """Of the whole manager. `events` counts transitions; `running` and `waiting` are over all pools."""
 
@@ -87,6 +111,37 @@ class Statistics:
     running: int
     waiting: int
     events: int
+    budgets: dict[str, BudgetStatistics] = field(default_factory=dict)
+    fairness: dict[str, Fairness] = field(default_factory=dict)
+
+
+def _policy(rm: ResourceManager, pool: str) -> tuple[str, str]:
+    if rm.gate.order is None:
+        return rm.config.scheduling.policy, "configured"
+    choice = rm.gate.order.choice(pool)
+    return choice.policy, choice.why
+
+
+def _fairness(rm: ResourceManager, pool: PoolState) -> Fairness:
+    kernel = rm.layout.kernel.pools[pool.index]
+    costs = {
+        name: max(
+            share.lane_ns / 1e3 / pool.lanes, share.calls * kernel.request_cost_us, share.tokens *
+            kernel.token_cost_q8 / 256
+        )
+        for name, share in list(pool.shares.items())
+        if share.calls
+    }  # fmt: skip
+    total = sum(costs.values())
+    tenants = {}
+    for name, cost in costs.items():
+        share = pool.shares[name]
+        part = cost / total if total else 0.0
+        weight = rm.config.weight_of(name)
+        tenants[name] = TenantStatistics(weight, share.calls, share.lane_ns / 1e9, share.tokens, part)
+    even = [t.dominant_share / t.weight for t in tenants.values()]
+    squares = sum(x * x for x in even)
+    return Fairness(tenants, sum(even) ** 2 / (len(even) * squares) if squares else 1.0)
 
 
 def statistics(rm: ResourceManager) -> Statistics:
@@ -97,6 +152,7 @@ def statistics(rm: ResourceManager) -> Statistics:
         pools[name] = PoolStatistics(
             info.lanes, info.used, info.waiting, info.dead, pool.granted, pool.settled, pool.failed, pool.refunded,
             pool.cancelled, pool.reaped, pool.waited_s / pool.granted if pool.granted else 0.0, info.ewma_us / 1e6,
+            *_policy(rm, name),
         )  # fmt: skip
     limits = {}
     for i, (key, limit) in enumerate(rm.layout.limits):
@@ -109,7 +165,10 @@ def statistics(rm: ResourceManager) -> Statistics:
             max(0.0, (info.closed_until_ns - now) / 1e9), info.factor / 65536, info.parked
         )
     running = sum(p.in_use for p in pools.values())
-    return Statistics(pools, limits, scopes, running, sum(p.waiting for p in pools.values()), rm.kernel.event_head())
+    budgets = {} if rm.gate.budgets is None else rm.gate.budgets.statistics()
+    waiting = sum(p.waiting for p in pools.values())
+    fairness = {name: _fairness(rm, pool) for name, pool in rm.pools.items()}
+    return Statistics(pools, limits, scopes, running, waiting, rm.kernel.event_head(), budgets, fairness)
 
 
 def snapshot(rm: ResourceManager) -> Snapshot:

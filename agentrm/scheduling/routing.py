@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from agentrm.config import Config, Limit
-    from agentrm.scheduling.pool import PoolState
+    from agentrm.scheduling.pool import PoolState, Share
 
 NOMINAL_TOKENS_PER_LANE_S = 50
 """What a lane is taken to process where no token limit says what tokens are worth (fairness only)."""
@@ -59,6 +59,7 @@ class Route:
     priority: str
     kind: str
     model: str | None
+    share: Share
 
 
 def _costs(limits: tuple[Limit, ...], lanes: int) -> tuple[int, int]:

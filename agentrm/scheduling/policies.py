@@ -1,0 +1,148 @@
+"""Scheduling policies by name: in which order waiting calls run.
+
+The built-in ones are the kernel's own. A custom policy is two pure functions, `place` at submit and `used` at settle:
+the kernel orders by level, then by key, and calls neither. It is found by name through the entry-point group
+`agentrm.policies`, whose value is a class (or function) that takes no argument and returns the policy.
+
+    class ShortestFirst:
+        name = "shortest"
+
+        def place(self, request: Request, state: object) -> Place:
+            return Place(level=0, key=request.tokens)
+
+        def used(self, state: object, usage: Usage) -> object:
+            return state
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from agentrm.core.kernel import POLICIES
+from agentrm.errors import ConfigError
+
+__all__ = ["AUTO", "Auto", "Choice", "Place", "Policy", "Request", "Sight", "Usage", "kernel_policy", "load"]
+
+AUTO = "auto"
+GROUP = "agentrm.policies"
+MOST_KEY = (1 << 48) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a policy sees of a call. `klass`: 0 interactive, 1 subagent, 2 background; `now_s`: the manager's clock."""
+
+    agent: str
+    tenant: str
+    pool: str
+    klass: int
+    tokens: int
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a call enters the queue: `level` 0 to 2, lower first; inside it `key` 0 to 2**48 - 1, lower first, equal
+    keys
+    in order of arrival."""
+
+    level: int
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a call used: seconds of its lane and tokens."""
+
+    lane_s: float
+    tokens: int
+
+
+class Policy(Protocol):
+    """A custom policy. `state` is whatever `used` last returned for the agent, None at first."""
+
+    name: str
+
+    def place(self, request: Request, state: object) -> Place: ...
+
+    def used(self, state: object, usage: Usage) -> object: ...
+
+
+def load(name: str) -> Policy | None:
+    """The custom policy of that name; None for one of the kernel's own and for `auto`.
+
+    Raises ConfigError if it isn't installed, can't be loaded, or lacks `place` and `used`.
+    """
+    if name in POLICIES or name == AUTO:
+        return None
+    from importlib.metadata import entry_points
+
+    found = list(entry_points(group=GROUP, name=name))
+    if not found:
+        raise ConfigError("scheduling.policy", name, "the name of a policy that is installed")
+    try:
+        policy = found[0].load()()
+    except Exception as error:  # whatever a plugin's import raises, the configuration is what can't work
+        raise ConfigError("scheduling.policy", name, f"a policy that can be loaded ({error!r})") from error
+    if not (callable(getattr(policy, "place", None)) and callable(getattr(policy, "used", None))):
+        raise ConfigError("scheduling.policy", name, "a policy with the methods place and used")
+    return policy  # type: ignore[no-any-return]
+
+
+def kernel_policy(name: str) -> str:
+    """What the kernel is set to for a policy of that name; `auto` begins with first-in-first-out."""
+    return name if name in POLICIES else "fifo" if name == AUTO else "custom"
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What `auto` looks at: calls that wait, by class, and how many agents they belong to."""
+
+    interactive: int
+    others: int
+    agents: int
+    most_of_one: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A policy and why it was chosen."""
+
+    policy: str
+    why: str
+
+
+class Auto:
+    """Chooses a pool's policy by what it sees.
+
+    Nothing waits: `fifo` (all orders are the same, it is the cheapest). An interactive call waits among others: `mlfq`.
+    Many agents wait with about as much each and nobody interactive: `rr`. Otherwise `mlfq`. It changes its mind only
+    when three looks in a row agree, except that contention with somebody waiting interactively counts at once.
+    """
+
+    LOOKS = 3
+
+    def __init__(self) -> None:
+        self.choice = Choice("fifo", "nothing has waited yet")
+        self._wanted: deque[str] = deque(maxlen=self.LOOKS)
+
+    def look(self, seen: Sight) -> Choice:
+        """One look, at most one a second; returns the choice in force."""
+        wanted = self._judge(seen)
+        self._wanted.append(wanted.policy)
+        settled = len(self._wanted) == self.LOOKS and len(set(self._wanted)) == 1
+        if wanted.policy != self.choice.policy and (settled or (seen.interactive and wanted.policy == "mlfq")):
+            self.choice = wanted
+        return self.choice
+
+    def _judge(self, seen: Sight) -> Choice:
+        waiting = seen.interactive + seen.others
+        if not waiting:
+            return Choice("fifo", "nothing waits")
+        if seen.interactive:
+            return Choice("mlfq", f"{seen.interactive} of {waiting} waiting calls are interactive")
+        if seen.agents >= 4 and seen.most_of_one * seen.agents <= 2 * waiting:
+            return Choice("rr", f"{seen.agents} agents wait with about {waiting // seen.agents} calls each")
+        return Choice("mlfq", f"{waiting} calls of {seen.agents} agents wait")
