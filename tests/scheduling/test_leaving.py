@@ -190,6 +190,31 @@ def test_the_lanes_of_a_closed_loop_are_free_at_the_next_sweep() -> None:
     scene.at_rest()
 
 
+def test_waiters_of_a_closed_loop_leave_the_queue_at_the_next_sweep() -> None:
+    scene = Scene(pools=ONE)
+    holder = scene.rm.lease(agent="holder").acquire()
+    dead = abandon_loop(scene, holders=0, waiters=5)
+    scene.clock.advance(1.001)
+    assert scene.rm.statistics().waiting == 0 and len(dead) == 5
+    holder.release()
+    scene.at_rest()
+
+
+def test_a_grant_on_its_way_to_a_loop_that_closes_goes_on_to_the_next() -> None:
+    scene = Scene(pools=ONE)
+    holder = scene.rm.lease(agent="holder").acquire()
+    loop = VirtualLoop(scene.clock)
+    task = loop.create_task(scene.call("dead", 1))
+    loop.run_until_complete(asyncio.sleep(0))
+    holder.release()
+    assert scene.rm.statistics().running == 1
+    loop.close()
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    assert scene.run(lambda: scene.call("next")) == "next"
+    assert scene.start_of("next") <= 1
+    scene.at_rest()
+
+
 def test_a_grant_that_a_stopped_loop_never_fetches_is_taken_back() -> None:
     scene = Scene(pools=ONE)
     holder = scene.rm.lease(agent="holder").acquire()
