@@ -1,0 +1,92 @@
+"""What sessions cost: adding a message, hibernating and restoring 10,000, memory per message.
+
+    python -m benchmarks.sessions
+
+Times are CPU times of this process where nothing waits for a disk, so that a busy machine does not change them much.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import tempfile
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import TypeVar
+
+from agentrm.context.messages import Message, Text, ToolCall, ToolResult, make
+from agentrm.context.sessions import SessionStore
+from agentrm.storage import Fsync
+
+COUNT = 10_000
+TEXT = "lorem ipsum dolor sit amet " * 20
+T = TypeVar("T")
+
+
+def messages(count: int) -> Iterator[Message]:
+    """User texts, answers, tool calls and their results in turn; 400 characters on average."""
+    for number in range(count):
+        if number % 4 == 1:
+            parts = (Text("ok"), ToolCall(f"c{number}", "grep", '{"q": "x"}'))
+            yield Message(f"m{number}", "assistant", parts)
+        elif number % 4 == 2:
+            yield Message(f"m{number}", "tool", (ToolResult(f"c{number - 1}", f"{TEXT}{number}"),))
+        else:
+            yield make("user" if number % 4 == 0 else "assistant", f"{TEXT}{number}", id=f"m{number}")
+
+
+def folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="agentrm-bench-"))
+
+
+def appends(fsync: Fsync, count: int) -> str:
+    taken = []
+    with SessionStore(folder(), fsync=fsync) as store:
+        session = store.open("s")
+        for message in messages(count):
+            start = perf_counter()
+            session.append(message)
+            taken.append(perf_counter() - start)
+    taken.sort()
+    middle, late = taken[count // 2] * 1e3, taken[count * 99 // 100] * 1e3
+    return f"median {middle:.3f} ms, mean {statistics.mean(taken) * 1e3:.3f} ms, 99 % below {late:.3f} ms"
+
+
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    gc.collect()
+    start = process_time()
+    done = work()
+    return (process_time() - start) * 1e3, done
+
+
+def main() -> None:
+    for fsync, count in (("never", COUNT), ("batch", COUNT), ("always", 500)):
+        print(f'append, fsync="{fsync}" (wall): {appends(fsync, count)}')  # type: ignore[arg-type]
+    home = SessionStore(folder(), fsync="never")
+    session = home.open("s")
+    session.extend(messages(COUNT))
+    cost, path = timed(session.hibernate)
+    print(f"hibernate {COUNT:,} messages: {cost:.0f} ms")
+    restored, read = [], []
+    for _ in range(5):
+        with SessionStore(folder(), fsync="never") as store:
+            cost, again = timed(lambda store=store: store.restore(Path(path)))  # type: ignore[misc]
+            restored.append(cost)
+            read.append(cost + timed(again.tier0)[0])
+    print(f"restore {COUNT:,} messages: {min(restored):.0f} ms, with all of them as objects {min(read):.0f} ms")
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    session = home.restore("s")
+    steps = [("opened", lambda: None), ("read as objects", session.tier0)]
+    steps.append(("99 % paged out", lambda: session.set_view([f"m{n}" for n in range(COUNT - 100, COUNT)])))
+    for name, step in steps:
+        step()
+        gc.collect()
+        held = (tracemalloc.get_traced_memory()[0] - before) / COUNT
+        print(f"memory per message, {name}: {held:.0f} bytes")
+
+
+if __name__ == "__main__":
+    main()
