@@ -65,7 +65,7 @@ class Compactor:
         self._embedder = embedder
         self._vectors = vectors
         self._facts: dict[Message, list[Fact]] = {}
-        self._index: tuple[tuple[Message, ...], Index] | None = None
+        self._index: tuple[tuple[tuple[Message, ...], tuple[Line, ...]], Index] | None = None
 
     def compact(
         self,
@@ -94,13 +94,13 @@ class Compactor:
             known = self._facts[message] = extract(message)
         return known
 
-    def index(self, groups: Sequence[Group]) -> Index:
+    def index(self, groups: Sequence[Group], lines: Sequence[Line] = ()) -> Index:
         """The index of a history; the last one is remembered, for a history that is asked several times."""
-        key = tuple(m for g in groups for m in g.messages)
+        key = (tuple(m for g in groups for m in g.messages), tuple(lines))
         known = self._index
         if known is not None and known[0] == key:
             return known[1]
-        made = Index(groups, self.vector_cache())
+        made = Index(groups, self.vector_cache(), lines)
         self._index = (key, made)
         return made
 
@@ -141,6 +141,7 @@ class _Run:
             return self._made(messages, before, actions, None)
         summaries = [m for m in messages if m.is_summary]
         self.old = [digest_of(m) for m in summaries]
+        self.lines = [line for digest in self.old for line in digest.lines]
         groups = groups_of([m for m in messages if not m.is_summary])
         newest = newest_user_message(messages)
         self.request = messages[newest].id if newest is not None else None
@@ -281,7 +282,7 @@ class _Run:
         if left < 16:
             return Worth([], None), Choice(frozenset(), (), 0), facts_room
         goal = self._goal(groups)
-        worth = self.owner.index(groups).worth(self.owner.facts, self.query, goal)
+        worth = self.owner.index(groups, self.lines).worth(self.owner.facts, self.query, goal)
         taken = frozenset(kept) | self.fixed
         costs: dict[int, int] = {}
         whole = {c.group for c in worth.candidates if c.whole}
@@ -291,30 +292,8 @@ class _Run:
         if self.owner.summarizer is not None:  # a model reads what goes: no copied notes beside its text
             worth = Worth([c for c in worth.candidates if c.group in costs], None)
         sizes = [0 if c.group in costs else self.counter.text(c.text) for c in worth.candidates]
-        worth = self._with_old_lines(worth, sizes)
         power = 0.5 if self.query is not None else 1.0
         return worth, choose(worth, costs, sizes, left, taken, power=power), facts_room
-
-    def _with_old_lines(self, worth: Worth, sizes: list[int]) -> Worth:
-        """Lines of earlier notes compete again, as what they are: copies of messages that left."""
-        lines = [line for digest in self.old for line in digest.lines]
-        near = worth.near
-        extra = []
-        for number, line in enumerate(lines):
-            role = line.role if line.role in ("user", "assistant", "system") else "assistant"
-            stand_in = Message(line.source, role, created=float(line.order))
-            extra.append(Candidate(-1 - number, stand_in, line.text, line.value, False))
-            sizes.append(self.counter.text(line.text))
-        if near is not None and extra:
-            import numpy as np
-
-            width = near.rows.shape[1]
-            rows = np.vstack([near.rows, np.zeros((len(extra), width), dtype=near.rows.dtype)])
-            sims = np.vstack(
-                [near.similarities, np.zeros((len(extra), width), dtype=near.similarities.dtype)]
-            )
-            near = replace(near, rows=rows, similarities=sims)
-        return Worth([*worth.candidates, *extra], near)
 
     def _goal(self, groups: Sequence[Group]) -> str:
         """What the agent works on now: the newest request and the newest step."""
@@ -377,7 +356,7 @@ class _Run:
 
     def _place(self, candidate: Candidate) -> int:
         if candidate.group < 0:
-            return int(candidate.message.created or 0)
+            return self.lines[-1 - candidate.group].order
         return self.order.get(candidate.message.id, 0) + self._offset()
 
     def _fit(self, layout: Layout) -> Layout:

@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from agentrm.context import wordstats as ws
@@ -70,6 +71,50 @@ class Passage:
     opening: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What the features take from a text alone;
+
+    `stated` are the words of its statements, None if it has no question.
+    """
+
+    tokens: float
+    stated: frozenset[str] | None
+    before: tuple[float, ...]
+    behind: tuple[float, ...]
+    exclamations: int
+
+
+@lru_cache(maxsize=65536)
+def _own_counts(text: str) -> _Own:
+    words = ws.words_of(text)
+    tokens = max(1.0, len(text) / 4)
+    sentences = _SENTENCE_END.split(text)
+    statements = [s for s in sentences if not s.endswith("?")]
+    stated = None
+    if len(statements) < len(sentences):
+        stated = frozenset(w for s in statements for w in ws.words_of(s))
+    capitals = len(_CAPITAL.findall(text))
+    you = sum([w in ws.SECOND_PERSON for w in words])
+    return _Own(
+        tokens,
+        stated,
+        (len(statements) / len(sentences), capitals, capitals / tokens, min(3, len(_NUMBER.findall(text)))),
+        (
+            float(text.rstrip().endswith("?")),
+            text.count("?"),
+            sum([w in ws.FIRST_PERSON for w in words]),
+            you,
+            you / tokens,
+            sum([w in ws.PAST or (w.endswith("ed") and len(w) > 3) for w in words]),
+            sum([w in ws.TIME for w in words]),
+            sum([w in ws.PLAN for w in words]),
+            sum([w in ws.GREETING for w in words]),
+        ),
+        text.count("!"),
+    )
+
+
 def lexical_features(passages: Sequence[Passage]) -> Any:
     """Array (passages, LEXICAL_FEATURES). Only words: no embedding is needed."""
     import numpy as np
@@ -82,54 +127,38 @@ def lexical_features(passages: Sequence[Passage]) -> Any:
     rows = []
     for i, passage in enumerate(passages):
         text, own = passage.text, sets[i]
-        tokens = max(1.0, len(text) / 4)
-        sentences = _SENTENCE_END.split(text)
-        statements = [s for s in sentences if not s.endswith("?")]
+        fixed = _own_counts(text)
+        tokens = fixed.tokens
         mass = rarity.mass(own)
-        if len(statements) == len(sentences):
-            stated = mass
-        else:
-            stated = rarity.mass({w for s in statements for w in ws.words_of(s)})
-        capitals = len(_CAPITAL.findall(text))
-        listed = words[i]
+        stated = mass if fixed.stated is None else rarity.mass(fixed.stated)
         previous = passages[i - 1] if i else None
         following = passages[i + 1] if i + 1 < len(passages) else None
         new = sum([rarity.idf(w) for w in own if last_seen.get(w, -99) < i - 6])
         for w in own:
             last_seen[w] = i
-        you = sum([w in ws.SECOND_PERSON for w in listed])
+        seen = [count[w] for w in own]
+        answers = (
+            previous is not None
+            and previous.author != passage.author
+            and previous.text.rstrip().endswith("?")
+        )
         rows.append(
             (
                 mass,
                 math.sqrt(mass),
                 stated,
-                len(statements) / len(sentences),
-                capitals,
-                capitals / tokens,
-                min(3, len(_NUMBER.findall(text))),
-                float(
-                    previous is not None
-                    and previous.author != passage.author
-                    and previous.text.rstrip().endswith("?")
-                ),
-                float(text.rstrip().endswith("?")),
-                text.count("?"),
-                sum([w in ws.FIRST_PERSON for w in listed]),
-                you,
-                you / tokens,
-                sum([w in ws.PAST or (w.endswith("ed") and len(w) > 3) for w in listed]),
-                sum([w in ws.TIME for w in listed]),
-                sum([w in ws.PLAN for w in listed]),
-                sum([w in ws.GREETING for w in listed]),
+                *fixed.before,
+                float(answers),
+                *fixed.behind,
                 float(passage.media),
                 float(passage.opening),
                 tokens,
-                sum([count[w] <= 2 for w in own]),
-                sum([2 < count[w] <= 6 for w in own]) / tokens,
+                sum([n <= 2 for n in seen]),
+                sum([2 < n <= 6 for n in seen]) / tokens,
                 new / tokens,
                 min(2.0, len(following.text) / 160) if following else 0.0,
                 following.text.count("?") if following else 0.0,
-                text.count("!"),
+                fixed.exclamations,
             )
         )
     return np.array(rows, dtype=np.float64).reshape(len(passages), len(LEXICAL_FEATURES))
@@ -147,10 +176,13 @@ def closeness(vectors: Matrix, k: int = NEIGHBOURS) -> Closeness:
     """The k nearest others of each row, itself left out."""
     import numpy as np
 
-    sims, rows = Nearest(vectors).search(vectors, k + 1)
-    itself = rows == np.arange(len(vectors))[:, None]
-    missing = ~itself.any(axis=1)  # equal texts can push a row out of its own list
-    itself[missing, -1] = True
+    sims, rows = Nearest(vectors, approximate=True).search(vectors, k + 1)
+    missing = rows < 0  # an inverted file may find fewer: itself, at similarity 0, stands in
+    if missing.any():
+        rows = np.where(missing, np.arange(len(vectors))[:, None], rows)
+        sims = np.where(missing, 0.0, sims)
+    itself = (rows == np.arange(len(vectors))[:, None]) & ~missing
+    itself[~itself.any(axis=1), -1] = True  # equal texts can push a row out of its own list
     keep = ~itself
     width = rows.shape[1] - 1
     return Closeness(sims[keep].reshape(len(vectors), width), rows[keep].reshape(len(vectors), width))

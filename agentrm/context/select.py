@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from agentrm.context.worth import Candidate, Worth
 
 _REDUNDANCY = 0.15
+_COVERAGE = 0.4  # how much of its worth a passage loses when its rare words are all there already
+_DIGITS = 0.3  # a number among words says less than a word: it is kept as a fact
 _LINE_OVERHEAD = 5  # tokens of the reference and separators of a note
 
 
@@ -42,38 +44,55 @@ def choose(
     size less.
     """
     penalty = [0.0] * len(worth.candidates)
+    covered: set[str] = set()
     heap: list[tuple[float, int]] = []
 
     def density(row: int) -> float:
         cost = _cost(row, worth.candidates[row], cost_of_group, tokens_of)
-        return float(worth.candidates[row].value) * (1 - _REDUNDANCY * penalty[row]) / float(max(1, cost) ** power)
+        value = worth.candidates[row].value * (1 - _REDUNDANCY * penalty[row])
+        return float(value * _uncovered(worth, row, covered) / max(1, cost) ** power)
 
+    open_rows: list[int] = []
     for row, candidate in enumerate(worth.candidates):
         if candidate.group in taken or (candidate.group not in cost_of_group and not _is_note(candidate)):
-            _mark(worth, row, penalty)
-            continue
-        heap.append((-density(row), row))
+            _mark(worth, row, penalty, covered)
+        else:
+            open_rows.append(row)
+    heap = [(-density(row), row) for row in open_rows]
     heapq.heapify(heap)
     groups: set[int] = set()
     lines: list[Candidate] = []
     left = budget
     while heap and left > 0:
         key, row = heapq.heappop(heap)
-        now = -density(row)
-        if now > key + 1e-12:
-            heapq.heappush(heap, (now, row))
-            continue
         candidate = worth.candidates[row]
         cost = _cost(row, candidate, cost_of_group, tokens_of)
         if cost > left or candidate.group in groups:
+            continue
+        now = -density(row)
+        if now > key + 1e-12:  # something chosen since says part of it: lower its place, never raise it
+            heapq.heappush(heap, (now, row))
             continue
         left -= cost
         if candidate.group in cost_of_group:
             groups.add(candidate.group)
         else:
             lines.append(candidate)
-        _mark(worth, row, penalty)
+        _mark(worth, row, penalty, covered)
     return Choice(frozenset(groups), tuple(lines), budget - left)
+
+
+def _uncovered(worth: Worth, row: int, covered: set[str]) -> float:
+    """1 when no rare word of the passage is in what was chosen, down to 1 - _COVERAGE when all are."""
+    if worth.rarity is None or not covered:
+        return 1.0
+    total = fresh = 1e-9
+    for word in worth.words[row]:
+        mass = worth.rarity.idf(word) * (_DIGITS if word.isdigit() else 1.0)
+        total += mass
+        if word not in covered:
+            fresh += mass
+    return 1 - _COVERAGE + _COVERAGE * fresh / total
 
 
 def _is_note(candidate: Candidate) -> bool:
@@ -85,12 +104,13 @@ def _cost(row: int, candidate: Candidate, groups: Mapping[int, int], tokens_of: 
     return whole if whole is not None else tokens_of[row] + _LINE_OVERHEAD
 
 
-def _mark(worth: Worth, row: int, penalty: list[float]) -> None:
-    """The neighbours of a chosen passage are worth less by how near they are."""
+def _mark(worth: Worth, row: int, penalty: list[float], covered: set[str]) -> None:
+    """The words of a chosen passage are covered; its neighbours are worth less by how near they are."""
+    if worth.words:
+        covered.update(worth.words[row])
     if worth.near is None:
         return
-    for similarity, other in zip(
-        worth.near.similarities[row].tolist(), worth.near.rows[row].tolist(), strict=True
-    ):
+    near = zip(worth.near.similarities[row].tolist(), worth.near.rows[row].tolist(), strict=True)
+    for similarity, other in near:
         if similarity > penalty[other]:
             penalty[other] = similarity

@@ -22,17 +22,35 @@ if TYPE_CHECKING:
 _CHUNK = 1024
 
 
-class Nearest:
-    """An exact index over unit vectors. Thread-safe for searches once built."""
+_EXACT_ROWS = 4096  # above, searching every row for every row would take seconds
 
-    def __init__(self, vectors: Matrix) -> None:
+
+class Nearest:
+    """An index over unit vectors. Thread-safe for searches once built. Exact; `approximate` allows an
+    inverted file
+
+    of FAISS for large sets (its k-means is seeded: equal vectors give equal results).
+    """
+
+    def __init__(self, vectors: Matrix, *, approximate: bool = False) -> None:
         self.vectors = vectors
         self._index: Any = None
         try:
             import faiss
         except ImportError:
             return
-        self._index = faiss.IndexFlatIP(vectors.shape[1] if len(vectors) else 1)
+        width = vectors.shape[1] if len(vectors) else 1
+        self._index = faiss.IndexFlatIP(width)
+        if approximate and len(vectors) > _EXACT_ROWS:
+            cells = int(len(vectors) ** 0.5)
+            self._index = faiss.IndexIVFFlat(
+                faiss.IndexFlatIP(width), width, cells, faiss.METRIC_INNER_PRODUCT
+            )
+            self._index.cp.niter = 4
+            self._index.cp.max_points_per_centroid = 32
+            self._index.cp.min_points_per_centroid = 1
+            self._index.train(vectors)
+            self._index.nprobe = 8
         if len(vectors):
             self._index.add(vectors)
 

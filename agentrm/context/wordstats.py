@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 _WORDS = re.compile(r"[a-z0-9']+|[^\W_a-z0-9']+")
@@ -70,7 +70,7 @@ def search_terms(text: str) -> list[str]:
 class Rarity:
     """How rare words are among the texts of one conversation: `idf(w)` = ln(texts / texts with w)."""
 
-    def __init__(self, texts: Sequence[Sequence[str]]) -> None:
+    def __init__(self, texts: Sequence[Collection[str]]) -> None:
         self.texts = max(1, len(texts))
         self.count: Counter[str] = Counter()
         for words in texts:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentrm.context.digest import Line
 from agentrm.context.groups import Group
 from agentrm.context.keyinfo import Fact
 from agentrm.context.keyinfo_patterns import KINDS
@@ -20,6 +21,7 @@ from agentrm.context.passages import Piece, pieces_of
 from agentrm.context.predict import Closeness, Passage, closeness, predict_reuse
 from agentrm.context.relevance import Relevance
 from agentrm.context.similarity import VectorCache
+from agentrm.context.wordstats import Rarity, words_of
 
 _HALF_LIFE = 12.0  # steps after which a tool step's recency has halved
 _STEP = 0.3  # expected uses of a tool step just done
@@ -46,16 +48,28 @@ class Candidate:
 class Worth:
     candidates: list[Candidate]
     near: Closeness | None  # rows are candidates
+    words: Sequence[frozenset[str]] = ()  # of each candidate
+    rarity: Rarity | None = None
 
 
 class Index:
     """The passages of one history with what judging them needs; made once, asked for any request."""
 
-    def __init__(self, groups: Sequence[Group], cache: VectorCache | None) -> None:
-        self.groups = groups
-        self.cache = cache
+    def __init__(
+        self, groups: Sequence[Group], cache: VectorCache | None, lines: Sequence[Line] = ()
+    ) -> None:
+        """`lines` are what earlier notes kept of messages that are gone: they are judged anew beside the
+        rest,
+
+        as groups -1, -2, ...
+        """
+        self.groups, self.cache, self.lines = groups, cache, lines
         self.owners: list[tuple[int, Message, bool]] = []
         self.passages: list[Passage] = []
+        for number, line in enumerate(lines):
+            role = line.role if line.role in ("user", "assistant", "system") else "assistant"
+            self.owners.append((-1 - number, Message(line.source, role), False))
+            self.passages.append(Passage(line.text, line.role))
         chat = [(i, g.messages[0]) for i, g in enumerate(groups) if g.kind != "tools"]
         pieces: dict[int, list[Piece]] = {}
         for piece in pieces_of([m for _, m in chat]):  # all at once: a pause is seen between groups
@@ -75,6 +89,8 @@ class Index:
             self.near = closeness(self.vectors)
         space = cache.embedder.name if cache is not None else ""
         self.reuse = predict_reuse(self.passages, self.vectors, self.near, space)
+        self.words = [frozenset(words_of(p.text)) for p in self.passages]
+        self.rarity = Rarity(self.words)
         self._relevance: Relevance | None = None
 
     def worth(self, facts: Callable[[Message], Sequence[Fact]], query: str | None, goal: str) -> Worth:
@@ -96,12 +112,16 @@ class Index:
                 self.reuse, self.owners, self.groups, self.passages, facts, self.vectors, aim
             )
         out = [
-            Candidate(group, message, passage.text, float(value), whole)
+            Candidate(group, message, passage.text, self._line_value(group, float(value)), whole)
             for (group, message, whole), passage, value in zip(
                 self.owners, self.passages, values, strict=True
             )
         ]
-        return Worth(out, self.near)
+        return Worth(out, self.near, self.words, self.rarity)
+
+    def _line_value(self, group: int, value: float) -> float:
+        """A line that was worth keeping is not lost because the history around it became plainer."""
+        return value if group >= 0 else max(value, self.lines[-1 - group].value)
 
 
 def _step_text(group: Group) -> str:
@@ -131,12 +151,12 @@ def _with_steps(
     age = 0
     for row in range(len(owners) - 1, -1, -1):
         index, _, _ = owners[row]
-        group = groups[index]
         text = passages[row].text
-        if group.kind != "tools":
+        if index < 0 or groups[index].kind != "tools":
             if any(KINDS[k].search(text) for k in _KEY_KINDS):
                 values[row] += _KEY_BONUS * min(1.0, float(values[row]) + 0.2)
             continue
+        group = groups[index]
         own = [f for m in group.messages for f in facts(m)]
         used_later = sum(f.value in later_uses for f in own if not f.used)
         later_uses.update(f.value for f in own if f.used)
