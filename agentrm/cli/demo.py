@@ -7,12 +7,14 @@ import json
 import logging
 import os
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from agentrm.demo.scenario import Scenario, full, quick
+from agentrm.errors import AgentRMError
 
 if TYPE_CHECKING:
     from agentrm.demo.measures import Figures
@@ -21,19 +23,24 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 DEFAULT_SEED = 7
+NEEDED = ("langchain", "langgraph", "langchain_openai", "torch", "tokenizers", "uvicorn")
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
         help="real agents on a local model, without and with agentrm",
-        description="Runs LangChain agents on a local model and on a provider on 127.0.0.1 that limits, refuses, stalls "
-        "and hangs; first without agentrm, then with it; same seed, same work. No network, no keys.",
+        description="Runs LangChain agents on a local model and on a provider on 127.0.0.1 that limits, refuses, "
+        "stalls and hangs; first without agentrm, then with it; same seed, same work. No network, no keys.",
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures of both runs")
     parser.add_argument("--timeline", metavar="FILE", help="draw who held which lane when (.svg or .html)")
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="of the questions and the provider's faults (default: %(default)s)")
-    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, a model without weights: a smoke test, no figures")
+    parser.add_argument(
+        "--seed", type=int, default=DEFAULT_SEED, help="of the questions and the faults (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="a few seconds, a model without weights: shows that all works, no figures"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,18 +49,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.timeline is not None:
         check_ending(arguments.timeline)
+    _require()
     _quieten()
     started = time.monotonic()
     console = Console()
     scenario = quick(arguments.seed) if arguments.quick else full(arguments.seed)
     without, with_ = _both(console, scenario)
-    _report(console, scenario, without, with_)
+    _report(console, scenario, without, with_, arguments.quick)
     if arguments.json is not None:
         _write_json(arguments.json, scenario, without, with_)
-        console.print(f"figures: {arguments.json}", highlight=False)
+        console.out(f"figures: {arguments.json}", highlight=False)
     if arguments.timeline is not None:
         save(arguments.timeline, without, with_)
-        console.print(f"timeline: {arguments.timeline}", highlight=False)
+        console.out(f"timeline: {arguments.timeline}", highlight=False)
     console.print(f"[dim]seed {scenario.seed}, {time.monotonic() - started:.0f} s in all[/]", highlight=False)
     return 0
 
@@ -63,25 +71,28 @@ def _both(console: Console, scenario: Scenario) -> tuple[Taken, Taken]:
     from agentrm.demo.progress import RunProgress
     from agentrm.demo.runner import run_once, warm_up
 
-    warm_up(scenario)
+    model = warm_up(scenario)
     console.print(_story(scenario), highlight=False)
     with RunProgress(console, "Without agentrm", scenario) as shown:
         without = run_once(scenario, with_agentrm=False, show=shown)
     with RunProgress(console, "With agentrm", scenario) as shown:
         with_ = run_once(scenario, with_agentrm=True, show=shown)
+    del model  # kept until here, so that both runs find it loaded
     return without, with_
 
 
 def _story(s: Scenario) -> str:
     return (
-        f"A person asks an assistant {s.questions} questions, one every {s.every_s:g} s; it asks sub-agents. {s.indexers} indexers "
-        f"and {s.sorters} sorters work in the background.\nThe hosted model (on 127.0.0.1) has {s.provider_lanes} lanes and takes "
-        f"{s.requests} requests in {s.per_s:g} s; of its calls {s.hang + s.stall:.0%} hang or stall. The local model has this CPU.\n"
-        f"Both runs: the client's time-out is {s.client_timeout_s:g} s, LangChain's ModelRetryMiddleware retries {s.retries} times."
+        f"A person asks an assistant {s.questions} questions, one every {s.every_s:g} s; it asks sub-agents. "
+        f"{s.indexers} indexers and {s.sorters} sorters work in the background.\n"
+        f"The hosted model (on 127.0.0.1) has {s.provider_lanes} lanes and takes {s.requests} requests in "
+        f"{s.per_s:g} s; of its calls {s.hang + s.stall:.0%} hang or stall. The local model has this CPU.\n"
+        f"In both runs the client's time-out is {s.client_timeout_s:g} s and LangChain's ModelRetryMiddleware retries "
+        f"{s.retries} times."
     )
 
 
-def _report(console: Console, scenario: Scenario, without: Taken, with_: Taken) -> None:
+def _report(console: Console, scenario: Scenario, without: Taken, with_: Taken, quick_run: bool) -> None:
     from agentrm.demo.measures import bars
     from agentrm.demo.table import print_bars, print_table
 
@@ -89,7 +100,10 @@ def _report(console: Console, scenario: Scenario, without: Taken, with_: Taken) 
     console.print()
     print_table(console, a, b)
     console.print()
-    print_bars(console, bars(scenario, a, b))
+    if quick_run:
+        console.print("A quick run shows that all works. For figures run it without --quick.", highlight=False)
+    else:
+        print_bars(console, bars(scenario, a, b))
 
 
 def _figures(without: Taken, with_: Taken) -> tuple[Figures, Figures]:
@@ -104,7 +118,14 @@ def _write_json(path: str, scenario: Scenario, without: Taken, with_: Taken) -> 
     Path(path).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
+def _require() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise AgentRMError(f"the demo needs {', '.join(missing)}, which is not installed: pip install 'agentrm[demo]'")
+
+
 def _quieten() -> None:
     """No telemetry, no hub, and no warnings of the client about the time-outs that the demo is about."""
-    os.environ.update(LANGSMITH_TRACING="false", LANGCHAIN_TRACING_V2="false", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    os.environ.update(LANGSMITH_TRACING="false", LANGCHAIN_TRACING_V2="false")
+    os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     logging.getLogger("langchain_openai").setLevel(logging.ERROR)

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
-from agentrm_langchain import AgentRMMiddleware, ChatLocal
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelRetryMiddleware
 from langchain.agents.structured_output import ToolStrategy
@@ -23,18 +22,19 @@ from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
 from agentrm import ResourceManager
 from agentrm.demo.journal import Journal
 from agentrm.demo.scenario import ASSISTANT, HOSTED, READER, RESEARCHER, Scenario
 from agentrm.simulation.provider import AGENT_HEADER
+from agentrm_langchain import AgentRMMiddleware, ChatLocal
 
 __all__ = ["Access", "Agents", "build", "manager"]
 
 
 def manager(scenario: Scenario) -> ResourceManager:
-    """What the user says about the resources: what the provider allows, what the machine can do, how long is too long."""
+    """What the user says of the resources: what the provider allows, what the machine can do, how long is too long."""
     return ResourceManager(
         pools={
             "hosted": {
@@ -59,7 +59,7 @@ class Access:
         return [] if self.rm is None else [AgentRMMiddleware(self.rm, **identity)]
 
     def model(self, model: JournalledLocal, **identity: Any) -> JournalledLocal:
-        return model if self.rm is None else self.rm.attach(model, **identity)  # type: ignore[no-any-return]
+        return model if self.rm is None else self.rm.attach(model, **identity)
 
 
 class JournalledLocal(ChatLocal):
@@ -108,7 +108,7 @@ PASSAGES = {
 def build(scenario: Scenario, base_url: str, access: Access, journal: Journal) -> Agents:
     def hosted(agent: str) -> ChatOpenAI:
         return ChatOpenAI(
-            model=HOSTED, base_url=base_url, api_key="not-needed", max_retries=0,  # type: ignore[arg-type]
+            model=HOSTED, base_url=base_url, api_key=SecretStr("not-needed"), max_retries=0,
             timeout=scenario.client_timeout_s, stream_chunk_timeout=scenario.client_timeout_s,
             streaming=True, stream_usage=True, default_headers={AGENT_HEADER: agent},
         )  # fmt: skip

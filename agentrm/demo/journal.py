@@ -1,4 +1,4 @@
-"""Who asked what when, and when the local model worked for whom: written during a run, read by the figures and the drawing."""
+"""Who asked what when, and when the local model worked for whom: written in a run, read for figures and drawing."""
 
 from __future__ import annotations
 

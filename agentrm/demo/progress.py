@@ -45,14 +45,15 @@ class RunProgress:
         waiting = [ask for ask in seen.asks if ask.outcome == "open" and role_of(ask.agent) == "person"]
         longest = max((seen.seconds - ask.asked_s for ask in waiting), default=0.0)
         patience = f"the person waits for {len(waiting)}, up to {longest:.0f} s"
-        provider = f"{seen.refused} refused, {seen.hung} hung and closed, {seen.open_requests} open, {seen.seconds:.0f} s"
+        provider = f"{seen.refused} refused, {seen.hung} hung and closed, {seen.open_requests} open"
         if self._bars is not None:
             self._bars.update(self._person, completed=person, note=patience)
-            self._bars.update(self._others, completed=len(answered) - person, note=provider)
+            self._bars.update(self._others, completed=len(answered) - person, note=f"{provider}, {seen.seconds:.0f} s")
         elif seen.seconds - self._said_s >= _EVERY_S:
             self._said_s = seen.seconds
-            counts = f"person {person}/{self._scenario.questions}, background {len(answered) - person}/{self._scenario.others}"
-            self._console.out(f"  {seen.seconds:3.0f} s: {counts}; {patience}; {provider}", highlight=False)
+            others = f"background {len(answered) - person}/{self._scenario.others}"
+            done = f"person {person}/{self._scenario.questions}, {others}"
+            self._console.out(f"  {seen.seconds:3.0f} s: {done}; {patience}; {provider}", highlight=False)
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None

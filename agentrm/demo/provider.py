@@ -25,7 +25,7 @@ class Finished:
 
 
 class ProviderProcess:
-    """Starts when entered, is gone when left. `started` is the instant of `time.monotonic` that its records count from."""
+    """Starts when entered, is gone when left. Its records count from `started`, an instant of `time.monotonic`."""
 
     def __init__(self, scenario: Scenario) -> None:
         context = multiprocessing.get_context("spawn")

@@ -14,7 +14,9 @@ from agentrm.demo.agents import Access, Agents, Run, build, manager
 from agentrm.demo.journal import Ask, Journal
 from agentrm.demo.provider import ProviderProcess
 from agentrm.demo.scenario import ASSISTANT, Scenario
+from agentrm.errors import AgentRMError
 from agentrm.limits.provider_errors import read_error
+from agentrm.models import LocalModel
 from agentrm.simulation.provider import RequestRecord
 
 __all__ = ["Sighting", "Taken", "run_once", "warm_up"]
@@ -38,8 +40,8 @@ class Sighting:
 class Taken:
     """All that was recorded of one run, which took `ended_s` seconds.
 
-    `provider_began_s`: when the clock of `requests` began, in seconds since the start of the run. `left_open`: calls at the
-    provider, on the local model and in the manager that were still open when all agents had ended.
+    `provider_began_s`: when the clock of `requests` began, in seconds since the start of the run. `left_open`: calls at
+    the provider, on the local model and in the manager that were still open when all agents had ended.
     """
 
     scenario: Scenario
@@ -50,13 +52,19 @@ class Taken:
     left_open: int
 
 
-def warm_up(scenario: Scenario) -> None:
-    """Loads the model and every library that a run uses, so that the first run does not pay for the second."""
+def warm_up(scenario: Scenario) -> LocalModel:
+    """Loads every library that a run uses and the model, so that the first run does not pay for the second. The model
+    stays loaded while it is referenced. Raises ModelError if the weights are not here, AgentRMError if an agent does
+    not work."""
+    model = LocalModel.shared(scenario.local_model, threads=1)
     once = replace(
         scenario, questions=1, indexers=1, notes_each=1, sorters=1, letters_each=1, hang=0.0, stall=0.0,
         refuse_with_hint=0.0, refuse_without_hint=0.0, cut_s=60.0,
     )  # fmt: skip
-    run_once(once, with_agentrm=False, show=lambda _: None)
+    for ask in run_once(once, with_agentrm=False, show=lambda _: None).journal.asks:
+        if ask.outcome != "answered":
+            raise AgentRMError(f"the demo's {ask.agent} does not work here even without faults: {ask.error}")
+    return model
 
 
 def run_once(scenario: Scenario, *, with_agentrm: bool, show: Callable[[Sighting], object]) -> Taken:
@@ -91,9 +99,11 @@ def _jobs(scenario: Scenario, agents: Agents, journal: Journal) -> Iterator[Coro
     for n in range(scenario.questions):
         yield _person(scenario, agents.assistant, n, journal)
     for name, run in agents.indexers.items():
-        yield _background(run, name, [scenario.note(name, n) for n in range(scenario.notes_each)], scenario, journal)
+        notes = [scenario.note(name, n) for n in range(scenario.notes_each)]
+        yield _background(run, name, notes, scenario, journal)
     for name, run in agents.sorters.items():
-        yield _background(run, name, [scenario.letter(name, n) for n in range(scenario.letters_each)], scenario, journal)
+        letters = [scenario.letter(name, n) for n in range(scenario.letters_each)]
+        yield _background(run, name, letters, scenario, journal)
 
 
 async def _person(scenario: Scenario, run: Run, number: int, journal: Journal) -> None:

@@ -1,4 +1,4 @@
-"""What happens in the demo: who asks what when, and how the provider behaves. Drawn by one seed, the same in both runs."""
+"""What happens in the demo: who asks what when and what the provider does. Drawn by one seed, the same in both runs."""
 
 from __future__ import annotations
 
@@ -108,17 +108,17 @@ def full(seed: int) -> Scenario:
 def quick(seed: int) -> Scenario:
     """The same story in a few seconds on a model without weights: for tests, not for figures."""
     return replace(
-        full(seed), questions=4, every_s=0.3, indexers=4, notes_each=2, sorters=2, letters_each=2,
-        local_model="tiny-random", answer_tokens=4, cut_s=8.0, requests=12, per_s=1.5, service_s=(0.02, 0.06),
-        gap_s=0.005, hang=0.05, stall=0.05, hint_s=0.3, client_timeout_s=1.5, idle_s=0.4, sweep_s=0.1,
+        full(seed), questions=4, every_s=0.25, indexers=3, notes_each=2, sorters=2, letters_each=1,
+        local_model="tiny-random", answer_tokens=2, cut_s=20.0, requests=12, per_s=1.0, service_s=(0.02, 0.06),
+        gap_s=0.005, hang=0.06, stall=0.06, hint_s=0.2, client_timeout_s=1.5, retries=3, idle_s=0.5, sweep_s=0.1,
     )  # fmt: skip
 
 
 class Luck:
     """What the provider does with a request: by the seed, the call, and which attempt at it this is.
 
-    So an agent's call meets the same luck in both runs, however the calls of all agents interleave. Requests that a limit
-    turns away don't count as attempts.
+    So an agent's call meets the same luck in both runs, however the calls of all agents interleave. Requests that a
+    limit turns away don't count as attempts.
     """
 
     def __init__(self, scenario: Scenario) -> None:

@@ -43,7 +43,7 @@ def save(path: str, without: Taken, with_: Taken) -> None:
     check_ending(path)
     svg = draw(without, with_)
     if path.endswith(".html"):
-        svg = f'<!doctype html><meta charset="utf-8"><title>agentrm demo</title><body style="margin:16px">{svg}</body>\n'
+        svg = f'<!doctype html><meta charset="utf-8"><title>agentrm demo</title><body style="margin:16px">{svg}</body>'
     Path(path).write_text(svg, encoding="utf-8")
 
 
@@ -58,7 +58,7 @@ def draw(without: Taken, with_: Taken) -> str:
     end = max(without.ended_s, with_.ended_s)
     scale = (_WIDTH - _LEFT - _RIGHT) / (math.ceil(end / 5) * 5)
     parts = [_legend()]
-    y = 84.0
+    y = 96.0
     for title, taken in (("Without agentrm", without), ("With agentrm", with_)):
         panel, height = _panel(title, taken, figures(taken), scale, y)
         parts.append(panel)
@@ -89,12 +89,13 @@ def _legend() -> str:
 def _panel(title: str, taken: Taken, f: Figures, scale: float, top: float) -> tuple[str, float]:
     said = (
         f"the person waits {f.person_latency_p50_s:.1f} s (p50), {f.person_latency_p95_s:.1f} s (p95); "
-        f"{f.person_answered} of {f.person_asked} questions and {f.others_answered} of {f.others_asked} background jobs answered"
+        f"{f.person_answered} of {f.person_asked} questions, {f.others_answered} of {f.others_asked} background jobs "
+        "answered"
     )
-    parts = [_text(_LEFT, top + 2, title, "head"), _text(_LEFT + 155, top + 2, said)]
+    parts = [_text(_LEFT, top + 2, title, "head"), _text(_LEFT + 172, top + 2, said)]
     y = top + 14
     sections = (
-        ("the person's questions", "from asking to the answer", _questions(taken), _THIN, False),
+        ("the person's questions", "asked until answered", _questions(taken), _THIN, False),
         ("hosted model", f"{taken.scenario.provider_lanes} lanes", _hosted(taken), _LANE, True),
         ("local model", "calls at work at once", _local(taken), _LANE - 3, True),
     )
@@ -131,13 +132,15 @@ def _questions(taken: Taken) -> list[_Bar]:
 def _hosted(taken: Taken) -> list[_Bar]:
     bars = []
     for request in taken.requests:
-        if request.taken_up_s is None:
-            continue
+        if request.taken_up_s is None or request.taken_up_s + taken.provider_began_s > taken.ended_s - 0.01:
+            continue  # came up only because the end of the run cut off those before it
         began, ended = (at + taken.provider_began_s for at in (request.taken_up_s, request.ended_s))
-        agent = request.agent or ""
+        agent, held = request.agent or "", ended - began
+        label = ""
+        if hung(request):
+            label = f"{agent.partition('-')[0]} hangs {held:.1f} s" if held > 5 else f"{held:.1f} s"
         colour = _HUNG if hung(request) else _colour(agent)
-        label = f"{agent.partition('-')[0]} hangs {ended - began:.1f} s" if hung(request) and ended - began > 5 else ""
-        bars.append(_Bar(began, ended, colour, f"{agent}: {request.outcome}, {ended - began:.2f} s", label))
+        bars.append(_Bar(began, ended, colour, f"{agent}: {request.outcome}, {held:.2f} s", label))
     return bars
 
 
@@ -194,9 +197,8 @@ def _bar(bar: _Bar, left: float, y: float, height: float, scale: float) -> str:
 
 def _rect(x: float, y: float, width: float, height: float, colour: str, note: str = "") -> str:
     inside = f"<title>{escape(note)}</title>" if note else ""
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="1.5" fill="{colour}">{inside}</rect>'
-    )
+    size = f'width="{width:.1f}" height="{height:.1f}"'
+    return f'<rect x="{x:.1f}" y="{y:.1f}" {size} rx="1.5" fill="{colour}">{inside}</rect>'
 
 
 def _text(x: float, y: float, words: str, kind: str = "", *, end: bool = False, middle: bool = False) -> str:
