@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -401,6 +402,28 @@ def test_a_lost_or_damaged_index_is_made_anew(tmp_path: Path) -> None:
         damage(tmp_path / "index.db")
         with SessionStore(tmp_path) as again:
             assert again.open("s").search("needle")
+
+
+def test_a_new_session_of_an_old_name_finds_no_old_words(tmp_path: Path) -> None:
+    now = [0.0]
+    for deed in ("deleted", "removed by hand"):
+        now[0] += 1
+        store = SessionStore(tmp_path, wall=lambda: now[0])
+        session = store.open("s")
+        session.extend([user(f"old {deed}"), user("old again")])
+        assert len(session.search("old")) == 2
+        session.close()
+        if deed == "deleted":
+            store.delete("s")
+        else:
+            shutil.rmtree(store.layout.session("default", "s"))
+        now[0] += 1
+        session = store.open("s")
+        session.extend([user("new"), user("new again"), user("and again")])
+        assert session.search("old") == []
+        assert len(session.search("again")) == 2
+        session.close()
+        store.delete("s")
 
 
 def test_an_unknown_message_is_named(store: SessionStore) -> None:

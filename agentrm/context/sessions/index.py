@@ -134,10 +134,13 @@ class TextIndex:
         return [(row[0], -row[1]) for row in rows]
 
     def forget(self, tenant: str, session: str) -> None:
-        """Removes a session from the index."""
+        """Removes a session, and what was begun under its name before (`session` and a NUL character)."""
         with self._using() as db:
-            number, _ = self._number(db, tenant, session)
-            if number:
+            rows = db.execute(
+                "SELECT number FROM done WHERE tenant=? AND (session=? OR substr(session, 1, ?)=?)",
+                (tenant, session, len(session) + 1, f"{session}\0"),
+            ).fetchall()
+            for (number,) in rows:
                 db.execute("DELETE FROM words WHERE words MATCH ?", (f"s{number}",))
                 db.execute("DELETE FROM done WHERE number=?", (number,))
 

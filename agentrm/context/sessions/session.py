@@ -86,7 +86,7 @@ class Session(SessionWork):
         """The `k` messages whose words fit the query best (BM25), best first, over the whole conversation."""
         with self._lock:
             self._catch_up()
-            found = self._index.search(self.tenant, self.id, query, k)
+            found = self._index.search(self.tenant, self._index_name, query, k)
             entries = {entry.sequence: entry for entry in self._state.entries}
             return [
                 Hit(entry.id, score, entry.role, entry.at)
@@ -98,14 +98,14 @@ class Session(SessionWork):
         """The index is derived from the journal and is brought up to it when it is needed, not on each
         append.
         """
-        done = self._index.indexed_to(self.tenant, self.id)
-        if done > self._state.sequence:  # the index of an earlier session of this name, or of a lost tail
-            self._index.forget(self.tenant, self.id)
+        done = self._index.indexed_to(self.tenant, self._index_name)
+        if done > self._state.sequence:  # the tail that it knows was lost
+            self._index.forget(self.tenant, self._index_name)
             done = 0
         todo = [entry for entry in self._state.entries if entry.sequence > done]
         if todo:
             texts = ((entry.sequence, self._message(entry).text) for entry in todo)
-            self._index.add(self.tenant, self.id, texts, self._state.sequence)
+            self._index.add(self.tenant, self._index_name, texts, self._state.sequence)
 
     # -- tier 0
 

@@ -150,6 +150,20 @@ def test_a_thread_goes_there_and_back_again(tmp_path: Path) -> None:
     assert [hit.role for hit in here.read("t").search("more")] == ["user"]
 
 
+def test_a_thread_can_be_restored_under_another_name(tmp_path: Path) -> None:
+    store = SessionStore(tmp_path / "store")
+    config: Any = {"configurable": {"thread_id": "t"}}
+    agent = build(store, tmp_path / "e")
+    agent.invoke({"messages": [HumanMessage("go", id="q1")]}, config)
+    file = hibernate_thread(SessionSaver(store), "t")
+    assert restore_thread(SessionSaver(store), file, as_thread="copy") == "copy"
+    copied = {"configurable": {"thread_id": "copy"}}
+    assert transcript(agent.get_state(copied).values) == transcript(agent.get_state(config).values)
+    agent.invoke({"messages": [HumanMessage("only in the copy")]}, copied)
+    assert len(agent.get_state(copied).values["messages"]) > len(agent.get_state(config).values["messages"])
+    assert SessionSaver(store).threads() == ["copy", "t"]
+
+
 async def test_a_cancelled_tool_has_its_result_when_the_thread_goes_on(tmp_path: Path) -> None:
     from langchain.agents import create_agent
     from langchain_core.tools import tool
