@@ -23,6 +23,7 @@ HEADER = (
     " or superseded; what follows is newer.]"
 )
 _REF = re.compile(r"^\[([^\s\]]+)(?: [^\]]*)?\] (.*)$")
+_ROLE_SHOWN = {"user": "user, done or superseded"}
 _KIND_WEIGHT = {
     "correction": 1.6, "instruction": 1.6, "decision": 1.5, "commitment": 1.3, "error": 1.1, "question": 0.8,
     "preference": 1.4, "uuid": 1.5, "url": 1.3, "path": 1.3, "hash": 1.3, "email": 1.4, "address": 1.3, "winpath": 1.3,
@@ -49,10 +50,6 @@ class Line:
     text: str
     value: float
     order: int
-
-    @property
-    def shown(self) -> str:
-        return f"(earlier request, done or superseded) {self.text}" if self.role == "user" else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +98,7 @@ def digest_of(message: Message) -> Digest:
     for number, raw in enumerate(message.text.splitlines()):
         match = _REF.match(raw)
         if match:
-            lines.append(
-                Line(
-                    match[1], "", match[2].removeprefix("(earlier request, done or superseded) "), 0.5, number
-                )
-            )
+            lines.append(Line(match[1], "", match[2], 0.5, number))
         elif raw and not raw.startswith("[Background") and raw not in ("Facts:", "Notes:", "Summary:"):
             prose.append(raw)
     return Digest((), tuple(lines), "\n".join(prose), 0)
@@ -125,7 +118,7 @@ def render(digest: Digest) -> str:
         out += ["Facts:", *_by_source(_fact_entries(digest.facts))]
     if digest.lines:
         ordered = sorted(digest.lines, key=lambda x: x.order)
-        out += ["Notes:", *_by_source((x.source, x.role, x.shown) for x in ordered)]
+        out += ["Notes:", *_by_source((x.source, _ROLE_SHOWN.get(x.role, x.role), x.text) for x in ordered)]
     return "\n".join(out)
 
 
