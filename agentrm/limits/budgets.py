@@ -106,8 +106,6 @@ class Budgets:
         with self._serial:
             charges = tuple(self._reserve(lease))
             paced = [charge for charge in charges if charge.account.budget.pace]
-            for charge in paced:
-                charge.paced = charge.amounts[TOKENS]
             if not paced or self._pace.passes(paced):
                 lease._charges = charges
                 return True

@@ -222,7 +222,7 @@ class Lease:
                 raise OutputLimit(
                     f"the reply to agent {self.agent!r} was stopped after {output_tokens} output tokens; its "
                     "max_output_tokens is "
-                    f"{self._max_output}. What had come is in `partial`; raise the limit or ask for shorter replies",
+                    f"{self._max_output}. What had come is in `partial`; raise it or ask for shorter replies",
                     limit=self._max_output, produced=output_tokens, budget=None, pool=self.pool, agent=self.agent,
                 )  # fmt: skip
             if self._charges and self._rm.gate.budgets is not None:
