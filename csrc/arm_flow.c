@@ -405,6 +405,7 @@ void queue_serve(arm_ctx *c, uint32_t t, bool in_turn) {
     arm_path at = take_out(c, t);
     arm_flow *tf = flow(c, at.tenant_flow);
     wrw(c, &k->cost, cost);
+    if (meta_level(m) == ARM_BACKGROUND && rd(c, &pool(c, p)->ahead)) wrw(c, &pool(c, p)->aserved, c->now);
     bool by_tenant = !(m & (META_FLAT | META_TURN)), by_agent = !(m & META_FLAT);
     int64_t own = by_agent ? weighed(cost, rd(c, &agent(c, a)->weight)) : 0;
     int64_t all = by_tenant ? weighed(cost, rd(c, &tenant(c, rd(c, &agent(c, a)->tenant))->weight)) : 0;
@@ -436,8 +437,9 @@ void queue_adjust(arm_ctx *c, uint32_t t, int64_t difference) {
     shift(c, af, weighed(difference, rd(c, &agent(c, a)->weight)));
 }
 
-/* Background work that waited for age_us moves up one level, never to level 0; demoted work goes back to the level of
- * its class after boost_us. The lists are in order of entry, so looking at their heads is enough. */
+/* Background work that has waited for age_us while its level was not served at all moves up one level, never to level 0:
+ * ageing is against starvation by the levels above, not against one's turn in a long queue. Demoted work goes back to the
+ * level of its class after boost_us. The lists are in order of entry, so looking at their heads is enough. */
 void queue_lift(arm_ctx *c, uint32_t p) {
     const arm_config *f = &c->arena->config;
     for (int which = 0; which < 2; which++) {
@@ -445,7 +447,9 @@ void queue_lift(arm_ctx *c, uint32_t p) {
             uint32_t t = rd(c, which ? &pool(c, p)->dhead : &pool(c, p)->ahead);
             int64_t patience = which ? f->boost_us : f->age_us;
             if (!t) break;
-            int64_t when = rdw(c, &ticket(c, t - 1)->granted) + patience;
+            int64_t when = rdw(c, &ticket(c, t - 1)->granted);
+            if (!which) when = max64(when, rdw(c, &pool(c, p)->aserved));
+            when += patience;
             if (when > c->now) break;
             queue_remove(c, t - 1);
             uint32_t m = rd(c, &ticket(c, t - 1)->meta);

@@ -120,6 +120,7 @@ typedef struct {
     uint32_t domain_next;   /* pool + 1 */
     cell policy, used, dead, waiting;
     cell ahead, atail, dhead, dtail; /* age list (level 2) and demoted list */
+    cell aserved;                    /* W: when level 2 was last served */
     cell lend;                       /* lenders with waiting children */
     cell parkers, nscopes;           /* scopes with parked tickets; scopes there are */
     cell ewma;                       /* raw microseconds, advisory */

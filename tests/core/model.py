@@ -58,6 +58,7 @@ class PoolState:
     dead: int = 0
     ewma: int = 0
     aging: list[Ticket] = field(default_factory=list)
+    background_served: int = 0
     demoted: list[Ticket] = field(default_factory=list)
     lenders: list[Ticket] = field(default_factory=list)
     parkers: list[Scope] = field(default_factory=list)
@@ -379,6 +380,8 @@ class Model:
             tenant = self.agents[t.agent].tenant
             whole = t.cost * 1024 // self.tenants[tenant] if t.policy in ("mlfq", "drf") else 0
             self.unlist(t)
+            if t.level == 2 and self.pools[t.pool].aging:
+                self.pools[t.pool].background_served = self.now
             self.pools[t.pool].levels[t.level].serve(t, *self.keys(t), own, whole, in_turn)
         for i in spec.limits:
             if need := self.need(t, i):
@@ -500,11 +503,13 @@ class Model:
         self.pools[t.pool].levels[t.level].remove(t, *self.keys(t))
 
     def lift(self, p: int) -> None:
-        """Ageing moves background work up by one level; the boost moves demoted work back to its class."""
+        """Ageing moves background work up by one level if that level was not served meanwhile; the boost moves
+        demoted work back to its class."""
         state = self.pools[p]
         for line, patience in ((state.aging, self.age), (state.demoted, self.boost)):
             for _ in range(2):
-                if line and line[0].since + patience <= self.now:
+                since = max(line[0].since, state.background_served if line is state.aging else 0) if line else 0
+                if line and since + patience <= self.now:
                     t, level = line[0], 1 if line is state.aging else line[0].klass
                     self.dequeue(t)
                     t.level = level
