@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -424,6 +425,18 @@ def test_a_new_session_of_an_old_name_finds_no_old_words(tmp_path: Path) -> None
         assert len(session.search("again")) == 2
         session.close()
         store.delete("s")
+
+
+def test_a_deleted_session_leaves_no_words_behind(tmp_path: Path) -> None:
+    with SessionStore(tmp_path) as store:
+        for name in ("s", "s2"):
+            with store.open(name) as session:
+                session.append(user("hello"))
+                assert session.search("hello")
+        store.delete("s")
+    index = sqlite3.connect(tmp_path / "index.db")
+    assert [row[0].split("\n")[0] for row in index.execute("SELECT session FROM done")] == ["s2"]
+    assert index.execute("SELECT COUNT(*) FROM words").fetchone() == (1,)
 
 
 def test_an_unknown_message_is_named(store: SessionStore) -> None:

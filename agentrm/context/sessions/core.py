@@ -43,7 +43,7 @@ class SessionCore:
         self._wall, self._charge, self._compactor = wall, charge, compactor
         self._blobs, self._sleep, self._left = blobs, sleep, left
         self.created, self.active_before_opening = state.created, state.last_at
-        self._index_name = f"{session}\0{state.created}"  # a new session of an old name finds no old words
+        self._index_name = f"{session}\n{state.created}"  # a new session of an old name finds no old words
         self._lock = threading.RLock()
         self._closed = ""
         self._draining = False

@@ -134,11 +134,11 @@ class TextIndex:
         return [(row[0], -row[1]) for row in rows]
 
     def forget(self, tenant: str, session: str) -> None:
-        """Removes a session, and what was begun under its name before (`session` and a NUL character)."""
+        """Removes a session, and what was begun under its name before (`session` and a line break)."""
         with self._using() as db:
             rows = db.execute(
                 "SELECT number FROM done WHERE tenant=? AND (session=? OR substr(session, 1, ?)=?)",
-                (tenant, session, len(session) + 1, f"{session}\0"),
+                (tenant, session, len(session) + 1, f"{session}\n"),
             ).fetchall()
             for (number,) in rows:
                 db.execute("DELETE FROM words WHERE words MATCH ?", (f"s{number}",))
