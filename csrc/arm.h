@@ -171,7 +171,7 @@ typedef struct arm_limit_info {
 
 typedef struct arm_scope_info {
     int64_t closed_until_ns, gap_us, next_ns, cut_ns;
-    int32_t factor, parked, pool; /* factor: 65536 is full speed */
+    int32_t factor, parked, pool; /* factor: pace, 65536 is full speed */
 } arm_scope_info;
 
 typedef struct arm_event {
@@ -210,7 +210,8 @@ int64_t arm_reap(arm_ctx *ctx, int64_t handle, int64_t now_ns); /* RUNNING -> ZO
 int64_t arm_advance(arm_ctx *ctx, int64_t now_ns);
 int64_t arm_poll(arm_ctx *ctx); /* grants made by other owners */
 int64_t arm_sweep(arm_ctx *ctx, int64_t cursor, int64_t now_ns);
-int64_t arm_owner_dead(arm_ctx *ctx, int32_t owner, int64_t now_ns);
+/* Several may bury the same dead owner; a place that has another owner than `pid` by now is left alone. */
+int64_t arm_owner_dead(arm_ctx *ctx, int32_t owner, int64_t pid, int64_t now_ns);
 int arm_owner_info(arm_ctx *ctx, int32_t owner, int64_t *pid, int64_t *started, int64_t *wake_token);
 
 int64_t arm_try(arm_ctx *ctx, int64_t limit, int64_t amount, int64_t now_ns); /* 1 taken, 0 not now (next_due_ns) */

@@ -376,9 +376,11 @@ static int64_t bury(arm_ctx *c, uint32_t who, uint64_t claim, int64_t now_ns) {
     return n;
 }
 
-int64_t arm_owner_dead(arm_ctx *c, int32_t who, int64_t now_ns) {
+int64_t arm_owner_dead(arm_ctx *c, int32_t who, int64_t pid, int64_t now_ns) {
     if (who < 0 || (uint32_t)who >= c->arena->config.owners || (uint32_t)who == c->slot) return ARM_E_ARGUMENT;
     uint64_t claim = atomic_load_explicit(&owner(c, (uint32_t)who)->claim, memory_order_acquire);
+    c->io.n_granted = c->io.n_wake = 0;
+    if (!pid || (uint32_t)claim != (uint64_t)pid) return 0;
     return bury(c, (uint32_t)who, claim, now_ns);
 }
 

@@ -294,9 +294,10 @@ class Kernel:
     def set_policy(self, pool: int, policy: str) -> None:
         self._check(lib.arm_set_policy(self._ctx, pool, POLICIES[policy]), "set a policy")
 
-    def owner_dead(self, owner: int, now_ns: int) -> int:
-        """Frees what a dead participant held; returns the number of tickets. Repeat while it fills `granted`."""
-        return self._check(lib.arm_owner_dead(self._ctx, owner, now_ns), "bury an owner")
+    def owner_dead(self, owner: int, pid: int, now_ns: int) -> int:
+        """Frees what a dead participant held, if its place (see `owners`) is still that process's; returns the number of
+        tickets. Repeat while it fills `granted`."""
+        return self._check(lib.arm_owner_dead(self._ctx, owner, pid, now_ns), "bury an owner")
 
     def owners(self) -> Iterator[tuple[int, int, int]]:
         """(slot, pid, start time) of each participant."""

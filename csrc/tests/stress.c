@@ -11,7 +11,7 @@ static pthread_barrier_t all_submitted;
 
 static void *work(void *arg) {
     worker k = worker_join(&arena, seed + (uint64_t)(uintptr_t)arg, 8);
-    for (long i = 0; i < calls; i++) step(&k);
+    for (long i = 0; i < calls; i++) step_of_work(&k);
     pthread_barrier_wait(&all_submitted);
     drain(&k);
     must(arm_leave(k.ctx, tick(&k, 0)), "leave");

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { TICKETS = 512, OWNERS = 12, POOLS = 2, SCOPES = 4, LIMITS = 4, LANES = 6, MEMORY = 100, LIVE = 24 };
+enum { TICKETS = 512, OWNERS = 12, POOLS = 2, SCOPES = 4, LIMITS = 4, LANES = 6, MEMORY = 200, LIVE = 24 };
 
 typedef struct {
     _Atomic int64_t clock;
@@ -206,7 +206,7 @@ static inline void advance_time(worker *k, int64_t ns) {
     collect(k);
 }
 
-static inline void step(worker *k) {
+static inline void step_of_work(worker *k) {
     uint32_t what = draw(k, 100);
     int64_t now = tick(k, 300);
     if (what < 40) {
@@ -301,15 +301,21 @@ static inline void check_empty(worker *k) {
     }
 }
 
-static inline void bury(worker *k, int32_t slot) {
+static inline void bury(worker *k, int32_t slot, int64_t pid) {
     int64_t rc;
     do {
-        rc = arm_owner_dead(k->ctx, slot, tick(k, 1000));
+        rc = arm_owner_dead(k->ctx, slot, pid, tick(k, 1000));
         must(rc, "bury");
         k->doing = "bury";
         rc = k->io->n_granted;
         collect(k);
     } while (rc == ARM_MAX_OUT);
+}
+
+static inline void bury_all_others(worker *k) {
+    int64_t pid, started, wake;
+    for (int32_t i = 0; i < OWNERS; i++)
+        if (i != arm_owner_slot(k->ctx) && arm_owner_info(k->ctx, i, &pid, &started, &wake) == ARM_OK) bury(k, i, pid);
 }
 
 static inline int32_t slot_of(worker *k, int64_t pid) {
