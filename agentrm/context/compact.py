@@ -12,7 +12,7 @@ Nothing here deletes anything: the full history is the session's tier 2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +131,7 @@ class _Run:
         self.order = {m.id: i for i, m in enumerate(self.repaired.messages)}
         self.reasons: list[str] = []
         self.cost = self.calls = 0
+        self.again: Callable[[int], Choice] | None = None
 
     def result(self) -> CompactionResult:
         messages = self.repaired.messages
@@ -148,14 +149,28 @@ class _Run:
         self.fixed = frozenset(i for i, g in enumerate(groups) if self._is_fixed(g))
         self.room = self.target - sum(self._size(groups[i].messages) for i in self.fixed)
         kept = self._keep_last(groups) if self.keep_last is not None else self._tail(groups)
-        worth, choice, facts_room = self._choose(groups, kept)
-        for index in choice.groups:
-            kept[index] = groups[index].messages
-        digest = self._digest(groups, kept, worth, choice, facts_room)
-        layout = self._fit(Layout(groups, self.fixed, kept, digest, self.request))
+        choice, facts_room = self._choose(groups, kept)
+        layout = self._layout(groups, kept, choice, facts_room)
+        slack = self.target - self._size(lay_out(layout))
+        if (
+            self.again is not None and self.owner.summarizer is None and slack > 0.01 * self.room
+        ):  # notes share references: more fit than was reckoned
+            layout = self._layout(groups, kept, self.again(int(0.95 * slack)), facts_room)
+        layout = self._fit(layout)
         out = lay_out(layout)
         out = strip_signed_reasoning(out, first_change(self.given, out))
         return self._made(out, before, self._actions(groups, layout, out), layout.digest)
+
+    def _layout(
+        self,
+        groups: Sequence[Group],
+        tail: Mapping[int, tuple[Message, ...]],
+        choice: Choice,
+        facts_room: int,
+    ) -> Layout:
+        kept = {**tail, **{i: groups[i].messages for i in choice.groups}}
+        digest = self._digest(groups, kept, choice, facts_room)
+        return Layout(groups, self.fixed, kept, digest, self.request)
 
     def _made(
         self, out: Sequence[Message], before: int, actions: dict[str, str], digest: Digest | None
@@ -264,9 +279,7 @@ class _Run:
             return None
         return shorten_results(group.messages, tokens, self.counter)
 
-    def _choose(
-        self, groups: Sequence[Group], kept: dict[int, tuple[Message, ...]]
-    ) -> tuple[Worth, Choice, int]:
+    def _choose(self, groups: Sequence[Group], kept: dict[int, tuple[Message, ...]]) -> tuple[Choice, int]:
         left = self.room - sum(self._size(m) for m in kept.values())
         facts_room = int(self._facts_share(groups) * max(0, self.room))
         strings = (
@@ -276,11 +289,11 @@ class _Run:
         facts_room = max(facts_room, need)
         if self.keep_last is not None:
             dropped = sum(self._size(g.messages) for i, g in enumerate(groups) if i not in kept)
-            return Worth([], None), Choice(frozenset(), (), 0), max(0, min(left, max(1024, dropped // 2)))
+            return Choice(frozenset(), (), 0), max(0, min(left, max(1024, dropped // 2)))
         prose_room = int(_PROSE * self.room) if self.owner.summarizer is not None else 0
         left -= facts_room + prose_room + 48
         if left < 16:
-            return Worth([], None), Choice(frozenset(), (), 0), facts_room
+            return Choice(frozenset(), (), 0), facts_room
         goal = self._goal(groups)
         worth = self.owner.index(groups, self.lines).worth(self.owner.facts, self.query, goal)
         taken = frozenset(kept) | self.fixed
@@ -293,7 +306,8 @@ class _Run:
             worth = Worth([c for c in worth.candidates if c.group in costs], None)
         sizes = [0 if c.group in costs else self.counter.text(c.text) for c in worth.candidates]
         power = 0.5 if self.query is not None else 1.0
-        return worth, choose(worth, costs, sizes, left, taken, power=power), facts_room
+        self.again = lambda more: choose(worth, costs, sizes, left + more, taken, power=power)
+        return self.again(0), facts_room
 
     def _goal(self, groups: Sequence[Group]) -> str:
         """What the agent works on now: the newest request and the newest step."""
@@ -303,8 +317,7 @@ class _Run:
     def _digest(
         self,
         groups: Sequence[Group],
-        kept: dict[int, tuple[Message, ...]],
-        worth: Worth,
+        kept: Mapping[int, tuple[Message, ...]],
         choice: Choice,
         facts_room: int,
     ) -> Digest:

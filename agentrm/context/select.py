@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from agentrm.context.worth import Candidate, Worth
 
 _REDUNDANCY = 0.15
-_COVERAGE = 0.4  # how much of its worth a passage loses when its rare words are all there already
+_COVERAGE = 0.2  # how much of its worth a passage loses when its rare words are all there already
 _DIGITS = 0.3  # a number among words says less than a word: it is kept as a fact
 _LINE_OVERHEAD = 5  # tokens of the reference and separators of a note
 

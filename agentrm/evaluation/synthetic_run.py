@@ -18,7 +18,7 @@ from agentrm.context.similarity import VectorCache
 from agentrm.evaluation.plain_counter import PlainCounter, wire_text
 from agentrm.evaluation.synthetic import SESSION_KINDS, WINDOW, SessionKind, generate
 
-HIGH, LOW = 0.75, 0.45
+HIGH, LOW = 0.68, 0.55
 
 
 @dataclass(frozen=True, slots=True)
