@@ -1,7 +1,8 @@
 """How a case is measured: rounds of ours and of the peer take turns in one process, and medians are kept.
 
 A shared machine changes speed from second to second, so the figure to read is the ratio of two neighbouring rounds, not
-either time.
+either time. What one thread does is timed by the processor time that the process used, so that a neighbour's work does
+not count; what several threads do, or what waits for a timer, by the clock on the wall.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import statistics
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 
 Round = Callable[[], float]
 """One round: does the work and returns nanoseconds per operation."""
@@ -43,20 +44,22 @@ class Result:
 
 def each(operation: Callable[[], object], n: int) -> float:
     """Nanoseconds of one of `n` calls, the loop included."""
-    start = perf_counter_ns()
+    start = process_time_ns()
     for _ in range(n):
         operation()
-    return (perf_counter_ns() - start) / n
+    return (process_time_ns() - start) / n
 
 
 def whole(work: Callable[[], object], n: int) -> float:
     """Nanoseconds of one of the `n` operations that `work` does."""
-    start = perf_counter_ns()
+    start = process_time_ns()
     work()
-    return (perf_counter_ns() - start) / n
+    return (process_time_ns() - start) / n
 
 
-def together(worker: Callable[[Callable[[], bool]], int], threads: int, seconds: float, *, busy: bool = False) -> float:
+def together(
+    worker: Callable[[Callable[[], bool]], int], threads: int, seconds: float, *, busy: bool = False
+) -> float:
     """Nanoseconds an operation while `threads` threads work, each `worker(go)` counting its operations as long as `go()`;
     with one more that only computes if `busy`."""
     stop = threading.Event()

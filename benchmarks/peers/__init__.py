@@ -31,7 +31,7 @@ def find(module: str) -> ModuleType | Missing:
 def version(peer: ModuleType) -> str:
     """Version of the distribution, or of Python."""
     if peer.DISTRIBUTION is None:
-        return "standard library"
+        return getattr(peer, "VERSION", "standard library")
     try:
         return importlib.metadata.version(peer.DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:

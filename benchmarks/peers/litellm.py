@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from time import perf_counter_ns
+from time import process_time_ns
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or importing it asks the network
 
@@ -28,12 +28,12 @@ def decide() -> Round:
     async def work() -> float:
         scheduler, items = await _waiting(sizes.DEPTH)
         items.sort(key=lambda item: (item.priority, item.request_id))
-        start = perf_counter_ns()
+        start = process_time_ns()
         for i in range(sizes.SLOW):
             await scheduler.add_request(FlowItem(priority=2, request_id=f"z{i:06}", model_name="model"))
             if not await scheduler.poll(items[i], []):
                 raise RuntimeError("the request on top was refused")
-        return (perf_counter_ns() - start) / sizes.SLOW
+        return (process_time_ns() - start) / sizes.SLOW
 
     return lambda: asyncio.run(work())
 

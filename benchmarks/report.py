@@ -1,0 +1,76 @@
+"""The results as RESULTS.json and RESULTS.md."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Result
+from benchmarks.peers import Missing
+
+COMMAND = "make bench"
+INTRO = """# Benchmarks
+
+`{command}` wrote this file. Every peer runs in the same process and minutes as ours, round for round in turns; a row
+shows the medians of {rounds} rounds. **Ratio** is the peer's time over ours (above 1: ours is faster), with its lowest
+and highest round. Absolute times depend on the machine and on what else it does; read the ratios. Cases of one thread
+are timed by the processor time they used, cases of several threads by the clock.
+
+{machine}
+"""
+
+
+def as_row(r: Result) -> dict[str, Any]:
+    return {
+        "name": r.name, "peer": r.peer, "ours_ns": round(r.ours_ns, 1), "peer_ns": round(r.peer_ns, 1),
+        "ratio": round(r.ratio, 3), "spread": round(r.spread, 3), "ratio_low": round(r.low, 3), "ratio_high": round(r.high, 3),
+        "bar": r.bar, "passed": r.passed, "note": r.note,
+    }  # fmt: skip
+
+
+def write(
+    folder: Path,
+    results: Sequence[Result],
+    missing: Sequence[Missing],
+    versions: dict[str, str],
+    rounds: int,
+    extra: dict[str, Any],
+) -> None:
+    """Both files, from one run."""
+    machine = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
+    rows = [as_row(r) for r in results]
+    doc = {
+        "command": COMMAND, "machine": machine, "rounds": rounds, "results": rows,
+        "missing": [{"peer": m.peer, "why": m.why} for m in missing], "versions": versions, **extra,
+    }  # fmt: skip
+    (folder / "RESULTS.json").write_text(json.dumps(doc, indent=1) + "\n")
+    lines = [INTRO.format(command=COMMAND, rounds=rounds, machine=machine)]
+    lines += ["| case | peer | ours | peer | ratio (low to high) | bar | |", "|---|---|---:|---:|---|---|---|"]
+    for r in results:
+        bar = "" if r.bar is None else f"{r.bar:g}"
+        verdict = "" if r.bar is None else "met" if r.passed else "**missed**"
+        name = r.name + (f" ({r.note})" if r.note else "")
+        lines.append(
+            f"| {name} | {r.peer} | {_time(r.ours_ns)} | {_time(r.peer_ns)} | {r.ratio:.2f} ({r.low:.2f} to {r.high:.2f}) "
+            f"| {bar} | {verdict} |"
+        )
+    lines += ["", "Versions: " + ", ".join(f"{k} {v}" for k, v in sorted(versions.items())) + "."]
+    lines += [f"Not measured: {m.peer} ({m.why})." for m in missing]
+    lines += ["", *_more(extra)]
+    (folder / "RESULTS.md").write_text("\n".join(lines) + "\n")
+
+
+def _more(extra: dict[str, Any]) -> list[str]:
+    lines = []
+    for who, (bad, of) in extra.get("inversions", {}).items():
+        lines.append(f"Served against their priority, of 1,000 waiting: {who} {bad} of {of} pairs ({bad / of:.1%}).")
+    if "curves" in extra:
+        lines.append("\n![cost against waiters](scale-waiters.svg) ![cost against tenants](scale-tenants.svg)")
+    return lines
+
+
+def _time(ns: float) -> str:
+    return f"{ns:,.0f} ns" if ns < 10_000 else f"{ns / 1e3:,.1f} us" if ns < 1e7 else f"{ns / 1e6:,.1f} ms"
