@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agentrm.limits.prices import PriceTable
     from agentrm.scheduling.closing import CloseReport
     from agentrm.scheduling.events import Subscription
+    from agentrm.scheduling.jobs import Job
     from agentrm.scheduling.report import Snapshot, Statistics
 
 __all__ = ["ResourceManager"]
@@ -94,6 +95,7 @@ class ResourceManager:
             for i, pool in enumerate(self.layout.pools)
         }
         self._routes: dict[tuple[Any, ...], Route] = {}
+        self.jobs: dict[str, Job] = {}
         self.gate = Gate(self)
         self._prices: PriceTable | None = None
         self.priced = bool(config.budgets or config.prices)
@@ -224,6 +226,13 @@ class ResourceManager:
             return self.kernel.scope(f"{state.name}/{model or '*'}", state.index)
         except KernelError:  # more models than scopes: the rest share one
             return self.kernel.scope(f"{state.name}/*", state.index)
+
+    def job(self, name: str) -> Job:
+        """The recurring job of that name, made when new: one of its firings runs and one waits at most."""
+        from agentrm.scheduling.jobs import Job
+
+        job = self.jobs.get(name)
+        return job if job is not None else self.jobs.setdefault(name, Job(name))
 
     # --- looking ---
 

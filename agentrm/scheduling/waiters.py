@@ -45,17 +45,17 @@ class ThreadWaiter:
 class LoopWaiter:
     """A suspended task. `lost` is for when its loop turns out to be closed: nobody will ever go on."""
 
-    __slots__ = ("_loop", "_lost", "future")
+    __slots__ = ("_lost", "future", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]) -> None:
-        self._loop, self._lost = loop, lost
+        self.loop, self._lost = loop, lost
         self.future: asyncio.Future[None] = loop.create_future()
 
     def wake(self, batch: Batch, error: BaseException | None) -> None:
-        if asyncio._get_running_loop() is self._loop:
+        if asyncio._get_running_loop() is self.loop:
             self.set(error)
         else:
-            batch.add(self._loop, self, error)
+            batch.add(self.loop, self, error)
 
     def set(self, error: BaseException | None) -> None:
         if self.future.done():  # cancelled meanwhile: the canceller gives the grant back
