@@ -106,8 +106,8 @@ def _candidates(packages: list[str]) -> Iterator[Adapter]:
     """Adapters for the packages: those named like one of them first, so that the others need not be
     loaded."""
 
-    def distance(point: EntryPoint) -> int:
-        return not any(package.startswith(point.name) for package in packages)
+    def distance(point: EntryPoint) -> tuple[bool, str]:
+        return not any(package.startswith(point.name) for package in packages), point.name
 
     for point in sorted(_points(), key=distance):
         found = _load(point)

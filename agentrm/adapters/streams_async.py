@@ -164,6 +164,9 @@ class _Part:
             raise
         finally:
             self._pulling = False
+        if (reaped := self._taken()) is not None:  # in the moment in which the chunk came
+            self._fail(reaped)
+            raise reaped
         if chunk is END:
             self._settle(complete=True)
             return END
@@ -171,6 +174,9 @@ class _Part:
         self.started = True
         self._meter.add(chunk)
         return chunk
+
+    def _taken(self) -> AgentRMError | None:
+        return self._reaped
 
     async def close(self) -> None:
         if self._ended or self._loop is None:
@@ -212,7 +218,9 @@ class _Part:
 
     def _on_reap(self, _: Any, error: AgentRMError) -> None:
         self._reaped = error
-        if not self._pulling:  # between two chunks: the consumer stopped reading, what is upstream goes on sending
+        if self._pulling:
+            self._source.reaped(error)
+        else:  # between two chunks: the consumer stopped reading, what is upstream goes on sending
             self._ended = True
             self.lease.release()
             self._close_later()
