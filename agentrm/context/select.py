@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from agentrm.context.worth import Candidate, Worth
 
 _REDUNDANCY = 0.15
-_COVERAGE = 0.2  # how much of its worth a passage loses when its rare words are all there already
+_COVERAGE = 0.4  # how much of its worth a passage loses when its rare words are all there already
 _DIGITS = 0.3  # a number among words says less than a word: it is kept as a fact
 _LINE_OVERHEAD = 5  # tokens of the reference and separators of a note
 
@@ -92,7 +92,8 @@ def _uncovered(worth: Worth, row: int, covered: set[str]) -> float:
         total += mass
         if word not in covered:
             fresh += mass
-    return 1 - _COVERAGE + _COVERAGE * fresh / total
+    strength = _COVERAGE / 2 if worth.candidates[row].states_rule else _COVERAGE
+    return 1 - strength + strength * fresh / total
 
 
 def _is_note(candidate: Candidate) -> bool:

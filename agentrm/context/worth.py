@@ -42,6 +42,7 @@ class Candidate:
     text: str
     value: float
     whole: bool
+    states_rule: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ class Index:
         self.reuse = predict_reuse(self.passages, self.vectors, self.near, space)
         self.words = [frozenset(words_of(p.text)) for p in self.passages]
         self.rarity = Rarity(self.words)
+        self.rules = [any(KINDS[k].search(p.text) for k in _KEY_KINDS) for p in self.passages]
         self._relevance: Relevance | None = None
 
     def worth(self, facts: Callable[[Message], Sequence[Fact]], query: str | None, goal: str) -> Worth:
@@ -109,12 +111,12 @@ class Index:
             values = _probability(self._relevance.scores(query, aim))
         else:
             values = _with_steps(
-                self.reuse, self.owners, self.groups, self.passages, facts, self.vectors, aim
+                self.reuse, self.owners, self.groups, self.passages, self.rules, facts, self.vectors, aim
             )
         out = [
-            Candidate(group, message, passage.text, self._line_value(group, float(value)), whole)
-            for (group, message, whole), passage, value in zip(
-                self.owners, self.passages, values, strict=True
+            Candidate(group, message, passage.text, self._line_value(group, float(value)), whole, rule)
+            for (group, message, whole), passage, value, rule in zip(
+                self.owners, self.passages, values, self.rules, strict=True
             )
         ]
         return Worth(out, self.near, self.words, self.rarity)
@@ -141,6 +143,7 @@ def _with_steps(
     owners: Sequence[tuple[int, Message, bool]],
     groups: Sequence[Group],
     passages: Sequence[Passage],
+    rules: Sequence[bool],
     facts: Callable[[Message], Sequence[Fact]],
     vectors: Any,
     aim: Any,
@@ -153,7 +156,7 @@ def _with_steps(
         index, _, _ = owners[row]
         text = passages[row].text
         if index < 0 or groups[index].kind != "tools":
-            if any(KINDS[k].search(text) for k in _KEY_KINDS):
+            if rules[row]:
                 values[row] += _KEY_BONUS * min(1.0, float(values[row]) + 0.2)
             continue
         group = groups[index]

@@ -46,14 +46,14 @@ def check(history, result) -> None:
         assert people[-1].id == repair(history).messages[newest].id
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(histories(broken=True), st.floats(0.02, 1.0))
 def test_every_target_is_met_and_every_list_is_valid(history, share):
     target = int(share * COUNTER.messages(history))
     check(history, Compactor(COUNTER, embedder=None).compact(history, target))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(histories(), st.integers(0, 20))
 def test_every_cut_by_count_is_valid(history, keep):
     result = Compactor(COUNTER, embedder=None).compact(history, 10**6, keep_last=keep)
@@ -75,7 +75,7 @@ def test_compacting_again_and_again_never_breaks_anything(first, second, share):
         history = [*result.messages, *more]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(histories(), st.floats(0.1, 0.9), st.sampled_from(("good", "fails", "empty", "echo", "loops")))
 def test_no_summariser_can_break_a_compaction(history, share, behaviour):
     def model(messages):

@@ -82,7 +82,7 @@ def test_the_newest_user_message_is_a_persons():
     assert newest_user_message(history) == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(histories(broken=True))
 def test_whatever_is_broken_is_mended(history):
     repaired = repair(history)
