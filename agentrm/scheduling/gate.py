@@ -21,6 +21,7 @@ from agentrm.scheduling.backoff import Backoff
 from agentrm.scheduling.lease import DONE, ENDED, FAILED, NEW, REAPED, REFUND, RUNNING, WAITING, Lease
 from agentrm.scheduling.ordering import ordering
 from agentrm.scheduling.pool import LONGEST_S
+from agentrm.scheduling.pressure import PressureGauge
 from agentrm.scheduling.reaper import Sweeper
 from agentrm.scheduling.waiters import Batch, Waiter
 
@@ -64,6 +65,7 @@ class Gate:
         self.loops: dict[int, weakref.ref[AbstractEventLoop]] = {}
         self.subscriptions: list[Subscription] = []
         self.closing = False
+        self.pressure = PressureGauge(rm)
         self.budgets: Budgets | None = None
         """Set where budgets are configured."""
         self.idle = threading.Event()
@@ -112,6 +114,8 @@ class Gate:
             if not self.sweeper.active:
                 self.sweeper.start()
             state.granted += 1
+            if state.pressed:
+                self.pressure.touch(state)
             if self.waiters:
                 self.deliver()
                 self.arm()
@@ -135,7 +139,10 @@ class Gate:
         """Puts a queued lease to sleep. False: it was granted between the submit and now. The caller calls `give_up`
         after any exception."""
         handle = lease.handle
-        lease.route.pool.queued += 1
+        pool = lease.route.pool
+        pool.queued += 1
+        if not pool.pressed:
+            self.pressure.touch(pool)
         self.queued[handle] = lease
         if self.waiters.setdefault(handle, waiter) is _GRANTED:
             self.waiters.pop(handle, None)
@@ -177,6 +184,8 @@ class Gate:
         if not self.sweeper.active:
             self.sweeper.start()
         state.granted += 1
+        if state.pressed:
+            self.pressure.touch(state)
         state.waited_s += (now - lease.submitted_ns) / 1e9
 
     def deliver(self) -> None:
@@ -231,6 +240,8 @@ class Gate:
             lease.route.pool.refunded += 1
         elif rc >= 0:
             lease.route.pool.cancelled += 1
+        if lease.route.pool.pressed:
+            self.pressure.touch(lease.route.pool)
 
     def seen(self, loop: AbstractEventLoop) -> AbstractEventLoop:
         """Remembers a loop in which calls wait, so that they can be let go when it is closed."""
@@ -271,6 +282,8 @@ class Gate:
             if lease._timer is not None:
                 lease._timer.cancel()
             lease.route.pool.cancelled += 1
+            if lease.route.pool.pressed:
+                self.pressure.touch(lease.route.pool)
             self.queued.pop(lease.handle, None)
             waiter = self.waiters.pop(lease.handle, None)
             if waiter is not None:
@@ -333,6 +346,8 @@ class Gate:
         if rc > 0 or self.waiters:
             self.deliver()
             self.arm()
+        if pool.pressed:
+            self.pressure.touch(pool)
         if self.subscriptions:
             self.publish()
         self.ended()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from agentrm.scheduling.closing import CloseReport
     from agentrm.scheduling.events import Subscription
     from agentrm.scheduling.jobs import Job
+    from agentrm.scheduling.pressure import Pressure
     from agentrm.scheduling.report import Snapshot, Statistics
 
 __all__ = ["ResourceManager"]
@@ -247,6 +248,14 @@ class ResourceManager:
         from agentrm.scheduling.report import snapshot
 
         return snapshot(self)
+
+    def pressure(self) -> Pressure:
+        """Shares of time in which callers waited for lanes, rate or context, over 10, 60 and 300 s."""
+        return self.gate.pressure.read()
+
+    def report_context(self, session: str, used: int | None, window: int) -> None:
+        """Feeds the pressure of context: a session's context has `used` of `window` tokens now (None: it ended)."""
+        self.gate.pressure.context(session, None if used is None else used >= self.config.context.high * window)
 
     def events(self, start: int | None = None) -> Any:
         """Iterator over the transitions since event number `start` (default: all that the ring still has) up to now."""

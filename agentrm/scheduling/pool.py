@@ -37,8 +37,8 @@ class PoolState:
 
     __slots__ = (
         "_idle_us", "_most_tokens", "_progress", "_run_us", "cancelled", "config", "failed", "granted", "index",
-        "lanes", "learns", "limits", "mean_tokens", "name", "queued", "reaped", "recover", "refunded",
-        "retry_attempts", "settled", "shares", "waited_s",
+        "lanes", "learns", "limits", "mean_tokens", "name", "pressed", "queued", "reaped", "recover",
+        "refunded", "retry_attempts", "settled", "shares", "waited_s",
     )  # fmt: skip
 
     def __init__(
@@ -53,6 +53,8 @@ class PoolState:
         """`limits`: their numbers in the kernel. `most_tokens`: what all token limits can give at once, if any."""
         self.name, self.index, self.config, self.limits = name, index, config, limits
         self.lanes = config.lanes
+        self.pressed = False
+        """Whether somebody waits, as far as the pressure knows."""
         self.retry_attempts = config.retry.attempts
         self.recover = reaper.recover
         self._run_us = _us(reaper.run_s)

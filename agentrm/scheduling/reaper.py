@@ -120,6 +120,8 @@ class Sweeper:
         if after == ENDED or lease.state == RUNNING:  # else its thread has just come back and ended it
             lease.state = after
         lease.route.pool.reaped += 1
+        if lease.route.pool.pressed:
+            gate.pressure.touch(lease.route.pool)
         if after == ENDED:
             if lease._charges and gate.budgets is not None:
                 gate.budgets.settle(lease, FAILED | lease.tokens << 2)
