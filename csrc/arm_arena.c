@@ -48,10 +48,6 @@ int arm_init(void *memory, size_t size, const arm_config *config) {
     a->magic = MAGIC;
     a->version = ARM_VERSION;
     a->config = *config;
-    for (uint32_t i = 0; i < config->scopes; i++) {
-        arm_scope_rec *s = (arm_scope_rec *)((char *)memory + a->scopes) + i;
-        atomic_store_explicit(&s->factor, 65536, memory_order_relaxed);
-    }
     return ARM_OK;
 }
 

@@ -143,8 +143,8 @@ typedef struct {
     cell hnext, hash;
     cell pool, link, listed, parked;
     cell phead[3], ptail[3];      /* parked tickets by level */
-    cell until, next, cut, base;  /* W */
-    cell factor;
+    cell until, next, cut, gap, opened; /* W; cut: when its pace was last cut, 0 if it runs freely */
+    cell wins;                          /* calls that went through since it opened */
     cell last, interval; /* raw microseconds, advisory: last grant, usual distance of two */
 } arm_scope_rec;
 

@@ -1,21 +1,19 @@
 /* Scopes: what a provider closes or slows down at once, a model of a pool or a whole account. After a refusal a scope is
- * closed until the time that was named, and afterwards runs at a fraction of its former pace (multiplicative decrease,
- * additive increase; Chiu and Jain 1989) with a gap between two starts. */
+ * closed until the time that was named, and then runs with a gap between two starts. The gap is what the provider has
+ * shown to take, a quarter longer: the time since the scope opened over the calls that went through in it. Without such
+ * evidence the last gap doubles. Each success makes it a little shorter (multiplicative decrease of the rate, slow
+ * increase; after Chiu and Jain 1989), until it no longer matters. */
 #include "arm_internal.h"
 
-#define FULL 65536u
-#define FLOOR_ (FULL / 32)
-#define BASE_MIN INT64_C(50000)
-#define BASE_MAX INT64_C(2000000)
-
-static int64_t gap_of(arm_ctx *c, arm_scope_rec *s) {
-    uint32_t factor = rd(c, &s->factor);
-    return factor >= FULL ? 0 : rdw(c, &s->base) * FULL / factor;
-}
+#define GAP_FIRST INT64_C(64000)
+#define GAP_FREE (GAP_FIRST / 2)
+#define GAP_GUESS INT64_C(2000000)
+#define GAP_MOST INT64_C(60000000)
 
 int64_t scope_open_at(arm_ctx *c, uint32_t i) {
     arm_scope_rec *s = scope(c, i);
-    int64_t at = max64(rdw(c, &s->until), rd(c, &s->factor) < FULL ? rdw(c, &s->next) : 0);
+    int64_t at = rdw(c, &s->until);
+    if (rdw(c, &s->gap)) at = max64(at, rdw(c, &s->next));
     return at > c->now ? at : 0;
 }
 
@@ -25,14 +23,29 @@ void scope_started(arm_ctx *c, uint32_t i) {
     int64_t usual = (int64_t)atomic_load_explicit(&s->interval, memory_order_relaxed);
     if (last) atomic_store_explicit(&s->interval, (uint64_t)(usual + (c->now - last - usual) / 8), memory_order_relaxed);
     atomic_store_explicit(&s->last, (uint64_t)c->now, memory_order_relaxed);
-    int64_t gap = gap_of(c, s);
-    if (gap) wrw(c, &s->next, c->now + gap);
+    if (!rdw(c, &s->cut)) return;
+    if (!rdw(c, &s->opened)) wrw(c, &s->opened, c->now);
+    wrw(c, &s->next, c->now + rdw(c, &s->gap));
+}
+
+static void forget(arm_ctx *c, arm_scope_rec *s) {
+    wrw(c, &s->gap, 0);
+    wrw(c, &s->cut, 0);
+    wrw(c, &s->opened, 0);
+    wr(c, &s->wins, 0);
 }
 
 void scope_succeeded(arm_ctx *c, uint32_t i) {
     arm_scope_rec *s = scope(c, i);
-    uint32_t factor = rd(c, &s->factor);
-    if (factor < FULL) wr(c, &s->factor, factor + FULL / 16 > FULL ? FULL : factor + FULL / 16);
+    if (!rdw(c, &s->cut)) return; /* it was never refused */
+    int64_t gap = rdw(c, &s->gap);
+    gap -= gap / 64 + 1;
+    if (gap < GAP_FREE) {
+        forget(c, s);
+        return;
+    }
+    wrw(c, &s->gap, gap);
+    wr(c, &s->wins, rd(c, &s->wins) + 1);
 }
 
 /* Calls that began before the last cut say nothing new: one cut a round trip. */
@@ -41,14 +54,16 @@ static int64_t penalise_body(arm_ctx *c, const int64_t *args) {
     int64_t until = args[1], since = args[3];
     if (until > rdw(c, &s->until)) wrw(c, &s->until, until);
     if (args[2] && since >= rdw(c, &s->cut)) {
-        uint32_t factor = rd(c, &s->factor);
-        if (factor >= FULL) {
-            int64_t usual = (int64_t)atomic_load_explicit(&s->interval, memory_order_relaxed);
-            wrw(c, &s->base, max64(BASE_MIN, min64(BASE_MAX, usual)));
-        }
-        wr(c, &s->factor, factor / 2 < FLOOR_ ? FLOOR_ : factor / 2);
+        int64_t opened = rdw(c, &s->opened), gap = rdw(c, &s->gap), wins = rd(c, &s->wins);
+        int64_t shown = opened && wins ? (max64(until, c->now) - opened) / wins * 5 / 4 : 0;
+        int64_t usual = (int64_t)atomic_load_explicit(&s->interval, memory_order_relaxed);
+        int64_t guess = gap ? gap * 2 : max64(GAP_FIRST, min64(GAP_GUESS, usual * 2));
+        gap = min64(GAP_MOST, shown > gap ? max64(shown, GAP_FIRST) : guess);
+        wrw(c, &s->gap, gap);
         wrw(c, &s->cut, c->now + 1);
-        wrw(c, &s->next, max64(until, c->now) + gap_of(c, s) / 2);
+        wrw(c, &s->opened, 0);
+        wr(c, &s->wins, 0);
+        wrw(c, &s->next, until > c->now ? until : c->now + gap);
     }
     arm_note(c, ARM_EV_PENALTY, 0, 0, rd(c, &s->pool), 0, until - c->now);
     return ARM_OK;
@@ -65,7 +80,7 @@ int arm_penalise(arm_ctx *c, int32_t i, int64_t until_ns, int32_t cut, int64_t s
 static int64_t reopen_body(arm_ctx *c, const int64_t *args) {
     arm_scope_rec *s = scope(c, (uint32_t)args[0]);
     wrw(c, &s->until, 0);
-    wr(c, &s->factor, FULL);
+    forget(c, s);
     return ARM_OK;
 }
 
@@ -132,7 +147,7 @@ void scope_unpark(arm_ctx *c, uint32_t p) {
     for (uint32_t looked = 0; rd(c, at) && looked < 16; looked++) {
         arm_scope_rec *s = scope(c, rd(c, at) - 1);
         int64_t open = scope_open_at(c, rd(c, at) - 1);
-        for (int n = rd(c, &s->factor) < FULL ? 1 : 4; !open && n && moved < 4; n--, moved++) {
+        for (int n = rdw(c, &s->gap) ? 1 : 4; !open && n && moved < 4; n--, moved++) {
             uint32_t t = rd(c, &s->phead[0]);
             if (!t) t = rd(c, &s->phead[1]);
             if (!t) t = rd(c, &s->phead[2]);
@@ -154,9 +169,10 @@ static int64_t scope_info_body(arm_ctx *c, const int64_t *args) {
     arm_scope_rec *s = scope(c, (uint32_t)args[0]);
     arm_scope_info *out = (arm_scope_info *)(uintptr_t)args[1];
     int64_t epoch = c->arena->config.epoch_ns;
-    *out = (arm_scope_info){rdw(c, &s->until) * 1000 + epoch, gap_of(c, s), rdw(c, &s->next) * 1000 + epoch,
-                            rdw(c, &s->cut) * 1000 + epoch,
-                            (int32_t)rd(c, &s->factor), (int32_t)rd(c, &s->parked), (int32_t)rd(c, &s->pool) - 1};
+    int64_t gap = rdw(c, &s->gap), pace = gap ? max64(1, 65536 * GAP_FREE / gap) : 65536;
+    *out = (arm_scope_info){rdw(c, &s->until) * 1000 + epoch, gap, rdw(c, &s->next) * 1000 + epoch,
+                            rdw(c, &s->cut) * 1000 + epoch, (int32_t)pace, (int32_t)rd(c, &s->parked),
+                            (int32_t)rd(c, &s->pool) - 1};
     return ARM_OK;
 }
 

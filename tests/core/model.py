@@ -290,7 +290,8 @@ class Model:
 
     def reopen(self, now_ns: int, scope: int) -> None:
         self.begin(now_ns)
-        self.scopes[scope].until, self.scopes[scope].factor = 0, 65_536
+        self.scopes[scope].until = 0
+        self.scopes[scope].forget()
 
     # --- choosing ---
 
@@ -602,7 +603,7 @@ class Model:
         moved = 0
         for scope in list(self.pools[p].parkers):
             closed = scope.open_at(self.now)
-            for _ in range(0 if closed else 1 if scope.factor < 65_536 else 4):
+            for _ in range(0 if closed else 1 if scope.gap() else 4):
                 if moved < 4 and (t := scope.first_parked()):
                     self.drop_parked(t)
                     self.enqueue(t, True)

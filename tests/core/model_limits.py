@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import gcd
 
 FULL = 65_536  # a scope's factor at full pace
+GAP_FIRST, GAP_FREE = 64_000, 32_000  # the first gap after a refusal; one that no longer matters
 
 
 def trunc(a: int, b: int) -> int:
@@ -129,51 +130,66 @@ class Gauge:
 
 
 class Scope:
-    """Closed until a time, then at a fraction of its former pace with a gap between two starts."""
+    """Closed until a time, then with a gap between two starts: as much as it was shown to take, and a quarter more."""
 
     def __init__(self, pool: int = -1) -> None:
         self.pool = pool
-        self.until = self.next = self.cut = self.base = 0
-        self.factor = FULL
+        self.until = self.next = self.cut = self.opened = self.wins = self._gap = 0
         self.last = self.interval = 0  # the usual distance of two starts
         self.parked: tuple[list, list, list] = ([], [], [])  # by level
 
     def gap(self) -> int:
-        return 0 if self.factor >= FULL else self.base * FULL // self.factor
+        return self._gap
+
+    @property
+    def factor(self) -> int:
+        return max(1, FULL * GAP_FREE // self._gap) if self._gap else FULL
 
     def open_at(self, now: int) -> int:
         """0: open."""
-        at = max(self.until, self.next if self.factor < FULL else 0)
+        at = max(self.until, self.next if self._gap else 0)
         return at if at > now else 0
 
     def started(self, now: int) -> None:
         if self.last:
             self.interval += trunc(now - self.last - self.interval, 8)
         self.last = now
-        if self.gap():
-            self.next = now + self.gap()
+        if self.cut:
+            self.opened = self.opened or now
+            self.next = now + self._gap
+
+    def forget(self) -> None:
+        self._gap = self.cut = self.opened = self.wins = 0
 
     def succeeded(self) -> None:
-        self.factor = min(FULL, self.factor + FULL // 16)
+        if not self.cut:
+            return
+        gap = self._gap - self._gap // 64 - 1
+        if gap < GAP_FREE:
+            self.forget()
+        else:
+            self._gap, self.wins = gap, self.wins + 1
 
     def penalise(self, until: int, cut: bool, since: int, now: int) -> None:
         self.until = max(self.until, until)
-        if cut and since >= self.cut:  # calls that began before the last cut say nothing new
-            if self.factor >= FULL:
-                self.base = max(50_000, min(2_000_000, self.interval))
-            self.factor = max(FULL // 32, self.factor // 2)
-            self.cut = now + 1
-            self.next = max(until, now) + self.gap() // 2
+        if not cut or since < self.cut:  # calls that began before the last cut say nothing new
+            return
+        shown = (max(until, now) - self.opened) // self.wins * 5 // 4 if self.opened and self.wins else 0
+        guess = self._gap * 2 if self._gap else max(GAP_FIRST, min(2_000_000, self.interval * 2))
+        self._gap = min(60_000_000, max(shown, GAP_FIRST) if shown > self._gap else guess)
+        self.cut, self.opened, self.wins = now + 1, 0, 0
+        self.next = until if until > now else now + self._gap
 
-    def park(self, ticket) -> None:  # noqa: ANN001
-        """In the order in which they step aside; one that was back at the front once goes before those that were not."""
+    def park(self, ticket) -> None:
+        """In the order in which they step aside; one that was back at the front once goes before those that were
+        not."""
         line = self.parked[ticket.level]
         at = len(line)
         if ticket.front:
             at = next((i for i, t in enumerate(line) if not t.front or t.arrival > ticket.arrival), at)
         line.insert(at, ticket)
 
-    def first_parked(self):  # noqa: ANN201
+    def first_parked(self):
         return next((line[0] for line in self.parked if line), None)
 
     def count(self) -> int:
