@@ -41,6 +41,7 @@ _SMALL = 1200  # tokens
 _STRINGS = 0.12  # at least this share for opaque strings, where there are so many
 _PROSE = 0.2
 _TAIL_ASKED = 0.04
+_HEADING = 48  # tokens that the notes take before they say anything
 _RESULT_CAP = 0.4  # of the tail's room, for one step's results
 _REMEMBERED = 20_000
 
@@ -291,7 +292,7 @@ class _Run:
             dropped = sum(self._size(g.messages) for i, g in enumerate(groups) if i not in kept)
             return Choice(frozenset(), (), 0), max(0, min(left, max(1024, dropped // 2)))
         prose_room = int(_PROSE * self.room) if self.owner.summarizer is not None else 0
-        left -= facts_room + prose_room + 48
+        left -= facts_room + prose_room + (_HEADING if self.room >= 4 * _HEADING else 0)
         if left < 16:
             return Choice(frozenset(), (), 0), facts_room
         goal = self._goal(groups)

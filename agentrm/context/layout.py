@@ -41,11 +41,11 @@ class Layout:
         digest = self.digest
         if digest is not None and digest.has_content:
             return replace(self, digest=_trim(digest, excess, counter))
+        if digest is not None:
+            return replace(self, digest=None)
         if self.kept:
             oldest = min(self.kept)
             return replace(self, kept={i: m for i, m in self.kept.items() if i != oldest})
-        if digest is not None:
-            return replace(self, digest=None)
         return None
 
 

@@ -67,7 +67,9 @@ def turns(count: int, words: int = 20, start: int = 0) -> list[Message]:
     return out
 
 
-_words = st.lists(st.sampled_from("alpha beta gamma /srv/x.py 42 error id_7 done not".split()), min_size=1, max_size=60)
+_words = st.lists(
+    st.sampled_from("alpha beta gamma /srv/x.py 42 error id_7 done not".split()), min_size=1, max_size=60
+)
 _body = _words.map(" ".join)
 
 

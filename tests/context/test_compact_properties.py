@@ -63,7 +63,9 @@ def test_every_cut_by_count_is_valid(history, keep):
 @settings(max_examples=30, deadline=None)
 @given(histories(), histories(), st.floats(0.1, 0.8))
 def test_compacting_again_and_again_never_breaks_anything(first, second, share):
-    renamed = [Message(f"z{m.id}", m.role, m.parts, m.name, m.created, m.flags) for m in second if not m.calls]
+    renamed = [
+        Message(f"z{m.id}", m.role, m.parts, m.name, m.created, m.flags) for m in second if not m.calls
+    ]
     renamed = [m for m in renamed if m.role != "tool"]
     compactor = Compactor(COUNTER, embedder=None)
     history = first
@@ -82,7 +84,12 @@ def test_no_summariser_can_break_a_compaction(history, share, behaviour):
         StrictProvider().send(messages)
         if behaviour == "fails":
             raise RuntimeError("down")
-        return {"good": "alpha beta gamma", "empty": "", "echo": messages[0].text * 50, "loops": "la " * 3000}[behaviour]
+        return {
+            "good": "alpha beta gamma",
+            "empty": "",
+            "echo": messages[0].text * 50,
+            "loops": "la " * 3000,
+        }[behaviour]
 
     summarizer = ModelSummarizer(model, 600, COUNTER)
     target = int(share * COUNTER.messages(history))

@@ -169,7 +169,9 @@ def test_a_conversation_can_change_frameworks():
         {
             "role": "assistant",
             "content": None,
-            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}],
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+            ],
         },
         {"role": "tool", "tool_call_id": "c1", "content": "r"},
     ]

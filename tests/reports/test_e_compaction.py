@@ -40,7 +40,15 @@ def test_r69_a_call_without_a_result_at_the_cut_is_closed():
 
 
 def test_r72_the_last_n_never_begin_with_a_tool_result():
-    history = [U("q", "u"), A("", "a", "c1"), T("c1"), U("q2", "u2"), A("x", "a2"), U("q3", "u3"), A("y", "a3")]
+    history = [
+        U("q", "u"),
+        A("", "a", "c1"),
+        T("c1"),
+        U("q2", "u2"),
+        A("x", "a2"),
+        U("q3", "u3"),
+        A("y", "a3"),
+    ]
     for count in range(1, 8):
         result = compactor().compact(history, BIG, keep_last=count)
         assert next(m for m in result.messages if m.role != "system").role != "tool"
@@ -176,7 +184,13 @@ def test_r81_no_gap_and_no_overlap(keep):
 
     summarizer = ModelSummarizer(model, 8000, TokenCounter())
     result = compactor(summarizer=summarizer).compact(history, BIG, keep_last=keep)
-    kept = {w for m in result.messages if not m.is_summary for w in m.text.split() if w.startswith("m") and w != "mark"}
+    kept = {
+        w
+        for m in result.messages
+        if not m.is_summary
+        for w in m.text.split()
+        if w.startswith("m") and w != "mark"
+    }
     assert given | kept == {f"m{n}x" for n in range(1, 61)}
     assert not given & kept
 
@@ -212,7 +226,11 @@ def test_r84_strings_that_the_model_changed_are_replaced_by_the_originals():
         r"C:\Users\ada\report.docx",
     ]
     corrupted = [o[:-1] + ("9" if o[-1] != "9" else "8") for o in originals]
-    history = [*(A(f"We need {o} later.", f"a{n}") for n, o in enumerate(originals)), *turns(40), U("go on", "last")]
+    history = [
+        *(A(f"We need {o} later.", f"a{n}") for n, o in enumerate(originals)),
+        *turns(40),
+        U("go on", "last"),
+    ]
     summarizer = ModelSummarizer(
         lambda messages: "We need these later: " + " , ".join(corrupted) + " and questions were answered.",
         50_000,
