@@ -32,7 +32,6 @@ class Provider:
     window_s: float = 2.0
     sent: list[float] = field(default_factory=list)
     let: list[float] = field(default_factory=list)
-    first_refusal: int | None = None
 
     async def request(self) -> None:
         self.sent.append(self.clock.elapsed)
@@ -42,8 +41,6 @@ class Provider:
         if len(recent) < self.allowed:
             self.let.append(now)
             return
-        if self.first_refusal is None:
-            self.first_refusal = len(self.sent)
         hint = round(max(0.01, recent[0] + self.window_s - now), 2)
         raise Refused({"retry-after": str(hint)} if self.hints else {})
 
@@ -75,10 +72,9 @@ def test_fifty_agents_at_a_provider_that_allows_two_in_two_seconds(lanes: int, h
 
     run(clock, main)
     assert len(provider.let) == 50
-    assert provider.first_refusal is not None
-    after, needed = len(provider.sent) - lanes, 50 - provider.allowed  # the first lanes' worth went out unknowing
-    assert after <= 1.2 * needed
-    beats = provider.sent[lanes:]
+    told = provider.sent[0] + 0.05  # when the first refusal came back: until then nobody could know
+    beats = [t for t in provider.sent if t > told]
+    assert len(beats) <= 1.2 * (50 - provider.allowed)
     assert min(b - a for a, b in zip(beats, beats[1:], strict=False)) > 0.03
     assert clock.elapsed < 1.7 * provider.window_s * 50 / provider.allowed
     rm.kernel.check()
