@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import os
 
     from agentrm.config import Config
+    from agentrm.limits.guards import Guards
     from agentrm.limits.headers import HeaderLimits
     from agentrm.limits.prices import PriceTable
     from agentrm.scheduling.closing import CloseReport
@@ -288,6 +289,13 @@ class ResourceManager:
     def affords(self, **asked: Any) -> bool:
         """Whether the budgets have room for a call now. Nothing is reserved. Arguments as for `lease`."""
         return self.gate.budgets is None or self.gate.budgets.affords(self.lease(**asked))
+
+    def guard(self, **limits: Any) -> Guards:
+        """Guards for one task and the agents that it starts, against circles, swarms and endless steps. Arguments as
+        for `agentrm.limits.guards.Guards`."""
+        from agentrm.limits.guards import Guards
+
+        return Guards(self, **limits)
 
     def reopen(self, pool: str | None = None) -> None:
         """Forgets refusals and slow-downs of the pool's scopes and account (all pools without a name)."""
