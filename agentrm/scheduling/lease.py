@@ -165,6 +165,8 @@ class Lease:
                 waiter = LoopWaiter(self._loop, lambda: gate.drop(self))
                 if gate.register(self, waiter):
                     await waiter.future
+                    if waiter.error is not None:
+                        raise waiter.error
                     gate.granted(self)
             except BaseException:
                 gate.give_up(self)

@@ -108,7 +108,8 @@ class Sweeper:
         # A task is interrupted, and a grant that nobody came to fetch is just taken back: the work is over with it.
         if task is not None or lease.state != RUNNING:
             used = lease.tokens if lease._used is None else lease._used
-            how = REFUND if lease._refund else FAILED | used << 2
+            nothing_sent = lease._refund or lease.state != RUNNING
+            how = REFUND if nothing_sent else FAILED | used << 2
             rc = gate.port.settle(lease.handle, how, rm.clock.now_ns())
             after = ENDED
         else:

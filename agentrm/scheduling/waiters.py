@@ -43,12 +43,14 @@ class ThreadWaiter:
 
 
 class LoopWaiter:
-    """A suspended task. `lost` is for when its loop turns out to be closed: nobody will ever go on."""
+    """A suspended task: it awaits `future`, then raises `error` if there is one. `lost` is for when its loop turns out to
+    be closed: nobody will ever go on."""
 
-    __slots__ = ("_lost", "future", "loop")
+    __slots__ = ("_lost", "error", "future", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, lost: Callable[[], None]) -> None:
         self.loop, self._lost = loop, lost
+        self.error: BaseException | None = None
         self.future: asyncio.Future[None] = loop.create_future()
 
     def wake(self, batch: Batch, error: BaseException | None) -> None:
@@ -60,10 +62,8 @@ class LoopWaiter:
     def set(self, error: BaseException | None) -> None:
         if self.future.done():  # cancelled meanwhile: the canceller gives the grant back
             return
-        if error is None:
-            self.future.set_result(None)
-        else:
-            self.future.set_exception(error)
+        self.error = error  # not the future's own: a task that dies unheard would leave it unretrieved
+        self.future.set_result(None)
 
     def lost(self) -> None:
         """Its loop is closed."""
