@@ -190,7 +190,7 @@ def _policy() -> Reader[str]:
             return value
         from importlib.metadata import entry_points  # reads the installed packages, so only when it is needed
 
-        names = (*BUILT_IN_POLICIES, *sorted(entry_points(group=POLICY_GROUP).names))
+        names = (*BUILT_IN_POLICIES, *sorted(entry_points(group=POLICY_GROUP).names - set(BUILT_IN_POLICIES)))
         if not isinstance(value, str) or value not in names:
             raise ConfigError(key, value, ", ".join(names) + did_you_mean(value, names))
         return value

@@ -266,6 +266,11 @@ class Lease:
             self._use = known if known.tokens else None
 
     @property
+    def limits_output(self) -> bool:
+        """Whether anything bounds the length of the reply, so that `heartbeat` should be told how long it is."""
+        return self._max_output is not None or bool(self._charges)
+
+    @property
     def cost_usd(self) -> Cost:
         """What the call cost by what was settled, in US dollars: 0.0 for what is no model call, `unknown` where the
         use or
@@ -345,9 +350,8 @@ class Lease:
         if not self._interrupted or task is None:
             return False
         self._interrupted = False
-        if sys.version_info >= (3, 11):
-            return task.uncancel() <= self._cancels
-        return True
+        uncancel = getattr(task, "uncancel", None)  # Python 3.10 has none
+        return uncancel is None or uncancel() <= self._cancels
 
 
 class Guard:

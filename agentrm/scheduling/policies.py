@@ -70,8 +70,41 @@ class Policy(Protocol):
     def used(self, state: object, usage: Usage) -> object: ...
 
 
+@dataclass(frozen=True, slots=True)
+class KernelPolicy:
+    """One of the kernel's own policies: it needs no Python at submit or settle."""
+
+    name: str
+
+
+def mlfq() -> KernelPolicy:
+    """Three levels with feedback, fair order inside each."""
+    return KernelPolicy("mlfq")
+
+
+def fifo() -> KernelPolicy:
+    """By arrival."""
+    return KernelPolicy("fifo")
+
+
+def rr() -> KernelPolicy:
+    """Round robin over agents."""
+    return KernelPolicy("rr")
+
+
+def priority() -> KernelPolicy:
+    """By class, then arrival."""
+    return KernelPolicy("priority")
+
+
+def drf() -> KernelPolicy:
+    """By dominant share alone."""
+    return KernelPolicy("drf")
+
+
 def load(name: str) -> Policy | None:
-    """The custom policy of that name; None for one of the kernel's own and for `auto`.
+    """The custom policy of that name; None for one of the kernel's own and for `auto`. (The kernel's own are entry points
+    like any other, for lists of what there is; reading the installed packages is spared when one is asked for.)
 
     Raises ConfigError if it isn't installed, can't be loaded, or lacks `place` and `used`.
     """
