@@ -20,13 +20,14 @@ static void bury_the_dead(worker *k) {
 }
 
 static pid_t start(world *w, uint64_t seed) {
-    pid_t pid = fork();
+    pid_t parent = getpid(), pid = fork();
     if (pid < 0) FAIL("no process");
     if (pid) return pid;
     worker k = worker_join(w, seed, 5);
     while (!atomic_load(&w->book->stop)) {
         step_of_work(&k);
         if (draw(&k, 32) == 0) bury_the_dead(&k);
+        if (draw(&k, 32) == 0 && getppid() != parent) _exit(1);
     }
     drain(&k);
     must(arm_leave(k.ctx, tick(&k, 0)), "leave");

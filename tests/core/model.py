@@ -641,8 +641,8 @@ class Model:
         return None
 
     def due(self, t: Ticket) -> int | None:
-        lacking = [i for i in self.config.pools[t.pool].limits if self.need(t, i)]
-        at = [self.limits[i].due(self.need(t, i), self.now) for i in lacking if not self.limits[i].room(self.need(t, i), self.now)]
+        needs = [(self.limits[i], self.need(t, i)) for i in self.config.pools[t.pool].limits]
+        at = [x.due(need, self.now) for x, need in needs if need and not x.room(need, self.now)]
         return None if not at or None in at else max(at)  # type: ignore[type-var]
 
     def save_up(self, t: Ticket) -> None:

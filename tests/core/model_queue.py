@@ -136,7 +136,8 @@ class Level:
             self.place_tenant(tenant)
 
     def serve(self, t: Ticket, tenant_key: object, agent_key: object, own: int, whole: int, in_turn: bool) -> None:
-        """Charges the agent `own` and the tenant `whole`; one let through out of turn does not move the others' time."""
+        """Charges the agent `own` and the tenant `whole`; one let through out of turn does not move the others'
+        time."""
         tenant, agent = self.path(tenant_key, agent_key)
         (agent.front if t.front else agent.queue).remove(t)
         agent_start, tenant_start = agent.serve(tenant.vtime, own), tenant.serve(self.vtime, whole)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from agentrm.core._agentrm_core import lib
 from hypothesis import HealthCheck, note, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from agentrm.core._agentrm_core import lib
 from agentrm.core.kernel import EVENTS, Kernel, KernelConfig, Limit, Pool
 from tests.core import model as m
 
@@ -139,7 +139,8 @@ class Agreement(RuleBasedStateMachine):
         self.now += us * 1000 + (us % 2) * 400
 
     @rule(
-        data=st.data(), agent=st.integers(0, 3), klass=st.integers(0, 2), tokens=st.sampled_from((0, 10, 50, 90, 250, 400)),
+        data=st.data(), agent=st.integers(0, 3), klass=st.integers(0, 2), tokens=st.sampled_from((0, 10, 50, 90, 250,
+        400)),
         flags=st.sampled_from((0, 0, 0, 0, m.RESUMED, m.TRY)), nested=st.booleans(), limits=st.booleans(),
     )  # fmt: skip
     def submit(
@@ -289,7 +290,8 @@ class Agreement(RuleBasedStateMachine):
             assert (scope.closed_until_ns, scope.next_ns) == (s.until * 1000, s.next * 1000)
             assert (scope.gap_us, scope.factor, scope.parked) == (s.gap(), s.factor, s.count())
         for a in range(4):
-            assert [k.demotion(a, c, self.now) for c in range(3)] == [self.model.demotion(self.now, a, c) for c in range(3)]
+            for klass in range(3):
+                assert k.demotion(a, klass, self.now) == self.model.demotion(self.now, a, klass)
         real = sorted((t.handle, lib_state(t.state), t.level, t.passes, t.loan, t.kids, t.owner) for t in k.tickets())
         assert real == sorted(
             (t.handle, t.state, t.level, t.passes, int(t.on_loan), t.kids, t.owner) for t in self.model.live
@@ -303,7 +305,7 @@ def lib_state(state: int) -> str:
 def run(name: str | None, examples: int, steps: int, number: int) -> None:
     machine = type("Agreement", (Agreement,), {"config_name": name})
     print(f"seed {number}: AGENTRM_MODEL_SEED={number} repeats it")
-    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large, HealthCheck.large_base_example]
+    checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     options = settings(max_examples=examples, stateful_step_count=steps, deadline=None, database=None, print_blob=True,
                        suppress_health_check=checks)  # fmt: skip
     seeded = seed(number)(machine)
