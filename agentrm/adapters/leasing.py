@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrm.adapters.spec import CallSpec
-from agentrm.adapters.usage import Usage
+from agentrm.adapters.usage import Meter, Usage
 from agentrm.errors import AgentRMError
+from agentrm.limits.errors import OutputLimit
 from agentrm.limits.provider_errors import ProviderError
 
-__all__ = ["admit", "charge", "fail", "new_lease", "settle"]
+__all__ = ["admit", "charge", "fail", "new_lease", "progress", "settle"]
 
 
 def new_lease(
@@ -78,7 +79,22 @@ def settle(lease: Any, spec: CallSpec, result: Any) -> None:
 
 def charge(lease: Any, usage: Usage) -> None:
     """Corrects what was reserved; the lease still runs."""
-    lease.settle(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
+    lease.settle(usage.input_tokens, usage.output_tokens, cached_tokens=usage.cached_tokens)
+
+
+def progress(lease: Any, meter: Meter, chunk: Any) -> None:
+    """Takes a chunk into account: a heartbeat, and the length of the reply where it is limited. Raises OutputLimit with
+    the chunks before this one in `partial`."""
+    grew = meter.add(chunk)
+    if not (grew and lease.limits_output):  # a frame that only reports the use comes when all is said
+        lease.heartbeat()
+        return
+    try:
+        lease.heartbeat(output_tokens=meter.output_tokens, estimated=meter.is_estimate)
+    except OutputLimit as error:
+        error.partial = tuple(meter.kept)
+        raise
+    meter.kept.append(chunk)
 
 
 def _used(spec: CallSpec, result: Any) -> Usage:

@@ -14,12 +14,13 @@ from typing import Any, Generic, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause
 from agentrm.adapters.layers import Layer, is_inner_layer
-from agentrm.adapters.leasing import charge, fail, new_lease
+from agentrm.adapters.leasing import charge, fail, new_lease, progress
 from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.threads import Worker, borrow
 from agentrm.adapters.usage import Meter
 from agentrm.adapters.work import Work
 from agentrm.errors import AgentRMError
+from agentrm.limits.errors import OutputLimit
 from agentrm.limits.provider_errors import ProviderError
 
 __all__ = ["Stream", "stream"]
@@ -169,9 +170,12 @@ class _Part:
             if (mine := self._take_worker()) is not None:
                 self._settle(mine, complete=True)
             return END
-        self.lease.heartbeat()
         self.started = True
-        self._meter.add(chunk)
+        try:
+            progress(self.lease, self._meter, chunk)
+        except OutputLimit:
+            self.close()
+            raise
         return chunk
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause_async
 from agentrm.adapters.layers import Layer, is_inner_layer
-from agentrm.adapters.leasing import admit, charge, fail, new_lease
+from agentrm.adapters.leasing import admit, charge, fail, new_lease, progress
 from agentrm.adapters.signals import Signal
 from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.streams import END, close_iterator
@@ -22,6 +22,7 @@ from agentrm.adapters.threads import Worker, borrow
 from agentrm.adapters.usage import Meter
 from agentrm.adapters.work import Work
 from agentrm.errors import AgentRMError
+from agentrm.limits.errors import OutputLimit
 from agentrm.limits.provider_errors import ProviderError
 
 __all__ = ["AsyncStream", "astream", "astream_blocking"]
@@ -170,9 +171,12 @@ class _Part:
         if chunk is END:
             self._settle(complete=True)
             return END
-        self.lease.heartbeat()
         self.started = True
-        self._meter.add(chunk)
+        try:
+            progress(self.lease, self._meter, chunk)
+        except OutputLimit:
+            await self.close()
+            raise
         return chunk
 
     def _taken(self) -> AgentRMError | None:

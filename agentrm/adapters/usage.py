@@ -121,7 +121,7 @@ class Meter:
     """Adds up what the chunks of one stream used. `total` may be asked at any time: for a stream that was
     cut, too."""
 
-    __slots__ = ("_adds", "_counted", "_read", "_reported", "_size")
+    __slots__ = ("_adds", "_counted", "_read", "_reported", "_size", "kept")
 
     def __init__(
         self,
@@ -133,15 +133,30 @@ class Meter:
         self._read, self._size, self._adds = usage, size, adds
         self._reported: Usage | None = None
         self._counted = 0
+        self.kept: list[Any] = []
+        """What came so far, where somebody needs it."""
 
-    def add(self, chunk: Any) -> None:
-        self._counted += self._size(chunk)
-        if (usage := self._read(chunk)) is None:
-            return
-        if self._reported is None:
-            self._reported = usage
-        else:
-            self._reported = self._reported.plus(usage) if self._adds else self._reported.at_least(usage)
+    def add(self, chunk: Any) -> bool:
+        """Whether the reply grew by it."""
+        size = self._size(chunk)
+        self._counted += size
+        if (usage := self._read(chunk)) is not None:
+            if self._reported is None:
+                self._reported = usage
+            else:
+                self._reported = self._reported.plus(usage) if self._adds else self._reported.at_least(usage)
+        return size > 0
+
+    @property
+    def output_tokens(self) -> int:
+        """Length of the reply so far, as reported or counted, whichever is more."""
+        return max(self._counted, 0 if self._reported is None else self._reported.output_tokens)
+
+    @property
+    def is_estimate(self) -> bool:
+        """Whether that is no more than a guess by the length of the text."""
+        exact = self._reported is not None and self._reported.output_tokens >= self._counted
+        return self._size is estimate_tokens and not exact
 
     def total(self, input_estimate: int | None, *, complete: bool) -> Usage:
         """The use so far. What was not reported is estimated: the input as `input_estimate`, the output by
