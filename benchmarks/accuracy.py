@@ -1,0 +1,178 @@
+"""How exactly a rate is kept: `python -m benchmarks.accuracy`, about half a minute.
+
+One caller and 200, threads and coroutines, through the whole manager at a limit of 100 per half second. For each:
+the admitted rate against the limit, the fullest rolling window, how late a caller wakes after the moment at which its
+request could be admitted, callers overtaken by an equal one, and the processor time spent while everybody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic_ns, process_time_ns
+
+from agentrm import ResourceManager
+
+AMOUNT, WINDOW_S, SECONDS = 100, 0.5, 4.0
+BURST = 10  # of the bucket: what a late wake-up may catch up
+WINDOW_NS = int(WINDOW_S * 1e9)
+BARS = {"rate_error": 0.005, "late_p50_ms": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """What one run showed. `most` is the largest number admitted within any window, `overtaken` counts pairs."""
+
+    shape: str
+    callers: int
+    how: str
+    admitted: int
+    rate_error: float
+    most: int
+    late_p50_ms: float
+    late_p99_ms: float
+    overtaken: int
+    processor: float
+
+    @property
+    def good(self) -> bool:
+        exact = self.shape != "rolling" or self.most <= AMOUNT
+        return (
+            exact
+            and not self.overtaken
+            and abs(self.rate_error) <= BARS["rate_error"]
+            and self.late_p50_ms <= BARS["late_p50_ms"]
+        )
+
+
+def _manager(shape: str) -> ResourceManager:
+    limit = {"requests": AMOUNT, "per": WINDOW_S} if shape == "rolling" else {"tokens": AMOUNT, "per": WINDOW_S, "burst": BURST}
+    return ResourceManager(pools={"default": {"lanes": 1_000, "limits": [limit]}})
+
+
+def _run(how: str, rm: ResourceManager, callers: int) -> list[int]:
+    """When each call ran, as its caller saw it: they ask again and again for `SECONDS`."""
+    woken: list[int] = []
+    end = monotonic_ns() + int(SECONDS * 1e9)
+
+    def once() -> bool:
+        with rm.lease(tokens=1):
+            woken.append(monotonic_ns())
+        return monotonic_ns() < end
+
+    async def forever() -> None:
+        while monotonic_ns() < end:
+            async with rm.lease(tokens=1):
+                woken.append(monotonic_ns())
+
+    async def together() -> None:
+        await asyncio.gather(*(forever() for _ in range(callers)))
+
+    if how == "async":
+        asyncio.run(together())
+        return woken
+    threads = [threading.Thread(target=lambda: all(iter(once, False))) for _ in range(callers)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return woken
+
+
+def _order(rm: ResourceManager) -> tuple[list[int], int]:
+    """(times of the grants, pairs of neighbours granted against their order of arrival), from the kernel's events."""
+    events = rm.kernel.events(0, 100_000)
+    asked = {e.handle: e.seq for e in events if e.kind == "submit"}
+    grants = [e for e in events if e.kind == "grant"]
+    order = [asked[e.handle] for e in grants if e.handle in asked]
+    return [e.time_ns for e in grants], sum(a > b for a, b in zip(order, order[1:], strict=False))
+
+
+def _most(times: list[int]) -> int:
+    """The largest number of grants in any window. The kernel's clock counts in microseconds."""
+    most = first = 0
+    for last, t in enumerate(times):
+        while t - times[first] >= WINDOW_NS:
+            first += 1
+        most = max(most, last - first + 1)
+    return most
+
+
+def measure(shape: str, how: str, callers: int) -> Accuracy:
+    rm = _manager(shape)
+    before, start = process_time_ns(), monotonic_ns()
+    woken = sorted(_run(how, rm, callers))
+    spent, took = process_time_ns() - before, monotonic_ns() - start
+    times, overtaken = _order(rm)
+    rm.close()
+    if shape == "rolling":  # a call can run when the one AMOUNT before it has left the window
+        late = [(w - t - WINDOW_NS) / 1e6 for w, t in zip(woken[AMOUNT:], times, strict=False)]
+    else:
+        gap = WINDOW_NS / AMOUNT  # after the burst a token comes with each gap
+        late = [(w - times[0] - (i - BURST + 1) * gap) / 1e6 for i, w in enumerate(woken) if i >= BURST]
+    late.sort()
+    skip = AMOUNT if shape == "rolling" else BURST
+    steady = times[skip:]
+    whole = (len(steady) - 1) // AMOUNT * AMOUNT  # of whole windows, so that where it begins does not matter
+    rate = whole / (steady[whole] - steady[0]) * 1e9
+    return Accuracy(
+        shape, callers, how, len(times), rate / (AMOUNT / WINDOW_S) - 1, _most(times),
+        statistics.median(late), late[len(late) * 99 // 100], overtaken, spent / took,
+    )  # fmt: skip
+
+
+def large_request() -> tuple[float, float]:
+    """(seconds that a request of 40 tokens waited among 20 callers of one token each at 50 a second, the bound)."""
+    rm = ResourceManager(pools={"default": {"lanes": 100, "limits": [{"tokens": 50, "per": 1, "burst": 50}]}})
+    bound = rm.layout.kernel.backfill_s + 40 / 50 + 0.1
+
+    async def small(stop: Callable[[], bool]) -> None:
+        while not stop():
+            async with rm.lease(agent="small", tokens=1):
+                pass
+
+    async def work() -> float:
+        served: list[int] = []
+        crowd = [asyncio.ensure_future(small(lambda: bool(served))) for _ in range(20)]
+        await asyncio.sleep(1.5)  # the full bucket is gone
+        asked = monotonic_ns()
+        async with rm.lease(agent="large", tokens=40):
+            served.append(monotonic_ns())
+        await asyncio.gather(*crowd)
+        return (served[0] - asked) / 1e9
+
+    waited = asyncio.run(work())
+    rm.close()
+    return waited, bound
+
+
+def main() -> None:
+    rows = []
+    print("shape    callers how    admitted  rate error  most  late p50   p99 ms  overtaken  processor")
+    for shape in ("rolling", "bucket"):
+        for how in ("async", "sync"):
+            for callers in (1, 200):
+                a = measure(shape, how, callers)
+                rows.append(a)
+                print(
+                    f"{a.shape:8} {a.callers:7} {a.how:6} {a.admitted:8} {a.rate_error:+10.3%} {a.most:6} "
+                    f"{a.late_p50_ms:8.3f} {a.late_p99_ms:8.3f} {a.overtaken:10} {a.processor:9.1%}  "
+                    f"{'met' if a.good else 'MISSED'}",
+                    flush=True,
+                )
+    waited, bound = large_request()
+    print(f"a large request among small ones waited {waited:.2f} s; bound {bound:.2f} s")
+    doc = {
+        "amount": AMOUNT, "window_s": WINDOW_S, "bars": BARS, "results": [asdict(a) | {"good": a.good} for a in rows],
+        "large_request": {"waited_s": waited, "bound_s": bound},
+    }  # fmt: skip
+    (Path(__file__).parent / "ACCURACY.json").write_text(json.dumps(doc, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
