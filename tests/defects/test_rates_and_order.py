@@ -40,8 +40,9 @@ def test_one_unlucky_call_does_not_stop_the_others_for_good() -> None:
 
     results = scene.run_all(unlucky(), *(later(i) for i in range(200)))
     assert isinstance(results[0], Refused) and results[1:] == ["answer"] * 200
-    assert scene.now < 60 + 20 + 180, "the pace came back with the successes"
-    assert all(x.pace == 1 for x in scene.rm.statistics().scopes.values())
+    healthy = [t for t in provider.seen if t >= 60]
+    assert healthy[-1] - healthy[100] < 0.75 * (healthy[99] - healthy[0]), "the pace comes back with the successes"
+    assert provider.most >= 1 and scene.now < 60 + 20 + 180
 
 
 def test_nothing_is_held_while_a_pause_is_waited_out() -> None:
