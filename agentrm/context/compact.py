@@ -179,7 +179,8 @@ class _Run:
         after = self.counter.messages(out)
         if after > self.target:
             self.reasons.append(
-                f"what must stay takes {after} tokens, the target is {self.target}: unpin, shorten the system text or"
+                f"what must stay takes {after} tokens, the target is {self.target}: unpin, shorten the"
+                f" system text or"
                 " use a larger window"
             )
         summary = next((m for m in out if m.is_summary), None)
@@ -305,10 +306,17 @@ class _Run:
             costs[index] = self._size(group.messages)
         if self.owner.summarizer is not None:  # a model reads what goes: no copied notes beside its text
             worth = Worth([c for c in worth.candidates if c.group in costs], None)
-        sizes = [0 if c.group in costs else self.counter.text(c.text) for c in worth.candidates]
+        sizes = [0 if c.group in costs else self._about(c) for c in worth.candidates]
         power = 0.5 if self.query is not None else 1.0
         self.again = lambda more: choose(worth, costs, sizes, left + more, taken, power=power)
         return self.again(0), facts_room
+
+    def _about(self, candidate: Candidate) -> int:
+        """A passage's tokens by its share of its message: near enough to choose, nothing is counted twice."""
+        whole = len(candidate.message.text)
+        if not whole:
+            return self.counter.text(candidate.text)
+        return 1 + self.counter.message(candidate.message) * len(candidate.text) // whole
 
     def _goal(self, groups: Sequence[Group]) -> str:
         """What the agent works on now: the newest request and the newest step."""

@@ -19,22 +19,20 @@ from agentrm.context.tokens import TokenCounter
 
 KEY = "$digest"
 HEADER = (
-    "[Background notes by agentrm on {count} earlier messages: a record, not a request. Earlier requests are done"
-    " or superseded; what follows is newer.]"
+    "[Background notes by agentrm on {count} earlier messages: a record, not a request. Earlier requests are"
+    " done or superseded; what follows is newer.]"
 )
 _REF = re.compile(r"^\[([^\s\]]+)(?: [^\]]*)?\] (.*)$")
 _ROLE_SHOWN = {"user": "user, done or superseded"}
 _KIND_WEIGHT = {
     "correction": 1.6, "instruction": 1.6, "decision": 1.5, "commitment": 1.3, "error": 1.1, "question": 0.8,
-    "preference": 1.4, "uuid": 1.5, "url": 1.3, "path": 1.3, "hash": 1.3, "email": 1.4, "address": 1.3, "winpath": 1.3,
+    "preference": 1.4, "uuid": 1.5, "url": 1.3, "path": 1.3, "hash": 1.3, "email": 1.4, "address": 1.3,
+    "winpath": 1.3,
     "ticket": 1.4, "identifier": 1.1, "money": 1.1, "date": 1.0, "number": 0.9, "named": 1.0, "version": 0.8,
     "bignumber": 0.8,
 }  # fmt: skip
 STRICT_KINDS = frozenset(
     {"uuid", "url", "path", "hash", "email", "address", "winpath", "ticket", "identifier"}
-)
-SENTENCE_KINDS = frozenset(
-    {"correction", "instruction", "decision", "commitment", "error", "question", "preference"}
 )
 
 

@@ -36,13 +36,15 @@ OPAQUE = re.compile(
 # Forms of several words. Each begins with a digit, a sign of money or a capital: the scan skips to those.
 SPACED = (
     re.compile(
-        r"(?P<number>(?<![\w.,])\d[\d,]*(?:\.\d+)? ?(?:%|°[CF]|(?:ms|s|sec|seconds?|minutes?|min|hours?|h|days?"
+        r"(?P<number>(?<![\w.,])\d[\d,]*(?:\.\d+)? ?(?:%|°[CF]|(?:ms|s|sec|seconds?|minutes?|min|hours?"
+        r"|h|days?"
         r"|weeks?|months?|years?|[KMGT]i?B|bytes?|kb|mb|gb|tokens?|rps|qps|k?Hz|[MG]Hz|km|kg|cm|mm|m|retries"
         r"|replicas|rows|users|requests?|items|times|cores|threads|px|V|W|A|mph|kWh|people|dollars|euros"
         r"|USD|EUR|GBP|CHF|[AaPp][Mm])\b))"
     ),
     re.compile(
-        r"(?P<date>\b(?:\d{1,2} )?(?:January|February|March|April|May|June|July|August|September|October|November"
+        r"(?P<date>\b(?:\d{1,2} )?(?:January|February|March|April|May|June|July|August|September"
+        r"|October|November"
         r"|December)(?: \d{1,2}(?:, \d{4})?| \d{4})\b|\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}(?::\d{2})?\b)"
     ),
 )
@@ -58,32 +60,41 @@ SENTENCE = re.compile(r"[^\s].*?(?:[.!?…](?=[\s\"')\]]|$)|\n|$)", re.DOTALL)
 
 KINDS: dict[str, re.Pattern[str]] = {
     "correction": re.compile(
-        r"\b(?:not\s+[^.,;]{1,40},?\s+but\b|actually|correction|i meant|rather than|instead(?: of)?|scratch that|ignore (?:that|the)"
-        r"|no longer|wrong|should (?:have been|be)\s+\S+,? not\b|changed? (?:my|our) mind|supersedes?|replaces?)\b",
+        r"\b(?:not\s+[^.,;]{1,40},?\s+but\b|actually|correction|i meant|rather than|instead(?: of)?"
+        r"|scratch that|ignore (?:that|the)"
+        r"|no longer|wrong|should (?:have been|be)\s+\S+,? not\b|changed? (?:my|our) mind|supersedes?"
+        r"|replaces?)\b",
         re.IGNORECASE,
     ),
     "instruction": re.compile(
-        r"\b(?:always|never|must(?: not)?|do not|don't|make sure|from now on|only use|remember (?:to|that)|please (?:use|avoid|keep|note)"
-        r"|under no circumstances|required?|forbidden|prefer(?:s|red)?|policy|rule|important|keep in mind|no matter what)\b",
+        r"\b(?:always|never|must(?: not)?|do not|don't|make sure|from now on|only use|remember (?:to"
+        r"|that)|please (?:use|avoid|keep|note)"
+        r"|under no circumstances|required?|forbidden|prefer(?:s|red)?|policy|rule|important"
+        r"|keep in mind|no matter what)\b",
         re.IGNORECASE,
     ),
     "decision": re.compile(
-        r"\b(?:we(?:'ve| have)? (?:decided|agreed|chose|picked|settled)|let's (?:go|use|stick|do|ship)|decision|decided|agreed|approved?"
+        r"\b(?:we(?:'ve| have)? (?:decided|agreed|chose|picked|settled)|let's (?:go|use|stick|do|ship)"
+        r"|decision|decided|agreed|approved?"
         r"|going with|chose|signed off|conclu(?:de|sion)|final(?:ly|ised|ized)?|confirmed)\b",
         re.IGNORECASE,
     ),
     "commitment": re.compile(
-        r"\b(?:i(?:'ll| will)|we(?:'ll| will)|promise|commit(?:ted)? to|deadline|due|by (?:monday|tuesday|wednesday|thursday|friday|saturday"
+        r"\b(?:i(?:'ll| will)|we(?:'ll| will)|promise|commit(?:ted)? to|deadline|due|by (?:monday"
+        r"|tuesday|wednesday|thursday|friday|saturday"
         r"|sunday|tomorrow|tonight|end of|next)|scheduled?|will (?:send|deliver|ship|call|finish))\b",
         re.IGNORECASE,
     ),
     "error": re.compile(
-        r"(?:\b\w*(?:Error|Exception)\b|\btraceback\b|\bfail(?:ed|ure|s)?\b|\bfatal\b|\bpanic\b|\bexit (?:code|status) [1-9]"
-        r"|\breturncode>\s*[1-9]|\bpermission denied\b|\bnot found\b|\btimed? ?out\b|\bsegfault\b|\bassert\w*\b)",
+        r"(?:\b\w*(?:Error|Exception)\b|\btraceback\b|\bfail(?:ed|ure|s)?\b|\bfatal\b|\bpanic\b"
+        r"|\bexit (?:code|status) [1-9]"
+        r"|\breturncode>\s*[1-9]|\bpermission denied\b|\bnot found\b|\btimed? ?out\b|\bsegfault\b"
+        r"|\bassert\w*\b)",
         re.IGNORECASE,
     ),
     "preference": re.compile(
-        r"\b(?:favou?rite|i (?:like|love|hate|prefer|am allergic|can't stand)|allergic|birthday|my (?:name|wife|husband|son|daughter|mother"
+        r"\b(?:favou?rite|i (?:like|love|hate|prefer|am allergic|can't stand)|allergic|birthday"
+        r"|my (?:name|wife|husband|son|daughter|mother"
         r"|father|sister|brother|dog|cat|boss|doctor|password|address|phone))\b",
         re.IGNORECASE,
     ),

@@ -23,10 +23,10 @@ ANSWERED, CANCELLED, EXPIRED, INTERRUPTED = "answered", "cancelled", "expired", 
 
 _SHOWN = {
     EXECUTING: "[pending: this call is still running; its result will replace this line]",
-    AWAITING_APPROVAL: "[pending: this call waits for a person's approval; its result will replace this line]",
+    AWAITING_APPROVAL: "[pending: this call awaits a person's approval; its result will replace this line]",
     CANCELLED: "[cancelled: this call was cancelled and did not complete]",
     EXPIRED: "[expired: no answer to this call came in time; ask again if it is still needed]",
-    INTERRUPTED: "[no result: this call was interrupted, its outcome is unknown; check before repeating it]",
+    INTERRUPTED: "[no result: this call was interrupted, its outcome is unknown; check before repeating]",
 }
 
 

@@ -50,7 +50,7 @@ class Nearest:
             self._index.cp.max_points_per_centroid = 32
             self._index.cp.min_points_per_centroid = 1
             self._index.train(vectors)
-            self._index.nprobe = 8
+            self._index.nprobe = 4
         if len(vectors):
             self._index.add(vectors)
 
@@ -65,7 +65,8 @@ class Nearest:
         if k == 0:
             return np.zeros((len(queries), 0), np.float32), np.zeros((len(queries), 0), np.int64)
         if self._index is not None:
-            return self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k)  # type: ignore[no-any-return]
+            found: tuple[Any, Any] = self._index.search(np.ascontiguousarray(queries, dtype=np.float32), k)
+            return found
         sims, rows = [], []
         for start in range(0, len(queries), _CHUNK):
             scores = queries[start : start + _CHUNK] @ self.vectors.T

@@ -23,7 +23,8 @@ from agentrm.context.wordstats import STOP, words_of
 from agentrm.errors import ConfigError
 
 INSTRUCTION = (
-    "Summarise the conversation above for the agent that continues it: what was asked, what was decided, what was done"
+    "Summarise the conversation above for the agent that continues it: what was asked, what was"
+    " decided, what was done"
     " and found, what is still open. State facts, give no orders. Copy names, numbers, paths and ids exactly."
 )
 _STRICT_KINDS = frozenset(
@@ -93,7 +94,7 @@ class ModelSummarizer:
             calls += 1
             try:
                 text = self._ask_model(request, size)
-            except Exception as exc:  # noqa: BLE001 - the model's code is the user's; its failure must not stop us
+            except Exception as exc:  # noqa: BLE001 - the user's code; its failure must not stop us
                 reasons.append(f"summariser failed: {type(exc).__name__}: {exc}")
                 texts.append(_copied(chunk, tokens, self._counter))
                 continue

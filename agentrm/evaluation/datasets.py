@@ -125,7 +125,8 @@ def _conversation(entry: Any, path: str | Path, line: int) -> Conversation:
         return Conversation(str(entry.get("id", line)), tuple(messages), questions)
     except (KeyError, TypeError) as exc:
         raise DatasetError(
-            f"{path}, line {line}: {type(exc).__name__} {exc}; a line needs id, messages (id, role, content) and "
+            f"{path}, line {line}: {type(exc).__name__} {exc}; a line needs id, messages (id, role,"
+            f" content) and "
             "questions (text, evidence, answer)"
         ) from exc
 

@@ -13,8 +13,10 @@ def context_table(rows: Sequence[conversations.Row], data: Sequence[Conversation
     budgets = sorted({r.budget for r in rows})
     messages = sum(len(c.messages) for c in data)
     questions = sum(len(c.questions) for c in data)
-    out = [f"{len(data)} conversations, {messages} messages, {questions} questions. Evidence kept / all evidence / answer"
-           " words, % at a share of the tokens."]  # fmt: skip
+    out = [
+        f"{len(data)} conversations, {messages} messages, {questions} questions.",
+        "Evidence kept / all evidence / answer words, % at a share of the tokens.",
+    ]
     for known, title in ((False, "without knowing the question"), (True, "with the question known")):
         some = [r for r in rows if r.query_known == known]
         if not some:
@@ -59,7 +61,10 @@ def _closed(rows: Sequence[conversations.Row], budgets: Sequence[float]) -> list
 
 
 def trajectory_table(rows: Sequence[trajectories.Row]) -> str:
-    head = f"{'method':18}{'invalid %':>10}{'carried %':>10}{'prefill again':>14}{'input':>12}{'compactions':>12}{'s each':>8}"
+    head = (
+        f"{'method':18}{'invalid %':>10}{'carried %':>10}{'prefill again':>14}"
+        f"{'input':>12}{'compactions':>12}{'s each':>8}"
+    )
     out = []
     if rows:
         out.append(

@@ -68,14 +68,15 @@ _PLACES = "boathouse greenhouse attic courtyard lighthouse cellar chapel orchard
 _ANIMALS = "heron otter lynx badger magpie salamander marten ibis stoat grouse".split()
 _COLOURS = "crimson teal ochre violet amber turquoise ivory maroon".split()
 
-_TOPICS = {
-    "billing": "invoice ledger tax refund currency payment customer contract discount tariff statement".split(),
-    "deployment": "cluster rollout container node image registry replica ingress pipeline release canary".split(),
-    "search": "index query shard ranking token analyser synonym facet cache crawl snippet".split(),
-    "mobile": "screen gesture layout theme widget bundle emulator notification permission store signing".split(),
-    "data": "table partition schema column join warehouse batch stream export lineage snapshot".split(),
-    "support": "ticket queue reply macro agent escalation survey backlog shift handover channel".split(),
+_TOPIC_WORDS = {
+    "billing": "invoice ledger tax refund currency payment customer contract discount tariff statement",
+    "deployment": "cluster rollout container node image registry replica ingress pipeline release canary",
+    "search": "index query shard ranking token analyser synonym facet cache crawl snippet",
+    "mobile": "screen gesture layout theme widget bundle emulator notification permission store signing",
+    "data": "table partition schema column join warehouse batch stream export lineage snapshot",
+    "support": "ticket queue reply macro agent escalation survey backlog shift handover channel",
 }
+_TOPICS = {topic: words.split() for topic, words in _TOPIC_WORDS.items()}
 _FILLER = (
     "We looked at the {a} again and the {b} behaves much like the {c} did before.",
     "It may help to compare the {a} with the {b} before touching the {c}.",
@@ -120,13 +121,16 @@ def _foreign(rng: random.Random) -> str:
     return rng.choice(
         (
             f"{name} grew up on a barge and cannot bear the smell of {rng.choice(_COLOURS)} paint.",
-            f"Somebody left the {rng.choice(_COLOURS)} {rng.choice(_THINGS)} behind the {rng.choice(_PLACES)} door.",
+            f"Somebody left the {rng.choice(_COLOURS)} {rng.choice(_THINGS)} behind the"
+            f" {rng.choice(_PLACES)} door.",
             f"Between ourselves we call the whole affair the {rng.choice(_COLOURS)} {rng.choice(_ANIMALS)}.",
             f"{name} and {other} have not spoken since the {rng.choice(_PLACES)} burned down.",
             f"An {rng.choice(_ANIMALS)} nests above the {rng.choice(_PLACES)} and returns each spring.",
             f"When {name} hums, the {rng.choice(_THINGS)} upstairs hums back.",
-            f"{name}'s grandmother keeps the spare key inside a {rng.choice(_COLOURS)} {rng.choice(_THINGS)}.",
-            f"The moon over the {rng.choice(_PLACES)} reminded {name} of a {rng.choice(_COLOURS)} {rng.choice(_THINGS)}.",
+            f"{name}'s grandmother keeps the spare key inside a {rng.choice(_COLOURS)}"
+            f" {rng.choice(_THINGS)}.",
+            f"The moon over the {rng.choice(_PLACES)} reminded {name} of a {rng.choice(_COLOURS)}"
+            f" {rng.choice(_THINGS)}.",
         )
     )
 
