@@ -149,6 +149,8 @@ class ResourceManager:
             parent = _current.get()
             if parent is not None and (parent.state != RUNNING or parent._rm is not self):
                 parent = None
+        elif parent is not None and parent._rm is not self:
+            raise ConfigError("parent", parent, "a lease of this manager, or None")
         who = _identity.get()
         key = (agent, priority, tenant, kind, pool, model, who, parent is None)
         route = self._routes.get(key)
@@ -182,6 +184,8 @@ class ResourceManager:
             lease.streams = True
         if session or who.session:
             lease.session = session or who.session
+            if not isinstance(lease.session, str):
+                raise ConfigError("session", session, "a name (text)")
         return lease
 
     def try_lease(self, **asked: Any) -> Lease | None:
@@ -194,6 +198,9 @@ class ResourceManager:
         agent = agent or who.agent or "default"
         tenant = tenant or who.tenant or (parent.tenant if parent is not None else "default")
         priority = priority or who.priority or ("interactive" if parent is None else "subagent")
+        for name, value in (("agent", agent), ("tenant", tenant), ("kind", kind), ("pool", pool), ("model", model)):
+            if not isinstance(value, str) and (value is not None or name in ("agent", "tenant", "kind")):
+                raise ConfigError(name, value, "a name (text)")
         if priority not in PRIORITIES:
             raise ConfigError("priority", priority, ", ".join(PRIORITIES))
         state = self.pools[pool_for(self.config, kind, pool, model)]
