@@ -9,9 +9,9 @@ say is guessed from earlier calls and reserved as far as there is any left. """
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from agentrm.errors import ManagerClosed
 from agentrm.limits.account import TOKENS, USD, WALL, Account, Amounts, BudgetStatistics, Charge
@@ -34,6 +34,13 @@ __all__ = ["Budgets"]
 
 FIRST_S = 1.0
 """Lane time reserved for a call of unknown duration before any was seen."""
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class _Paced(Exception):
+    """The pace does not let the call go now."""
 
 
 class Budgets:
@@ -61,8 +68,8 @@ class Budgets:
 
         Raises BudgetExceeded or PriceUnknown, and QueueTimeout if the pace takes longer than its `wait_max`.
         """
-        waiter = ThreadWaiter()
-        if not self._admit(lease, waiter):
+        waiter = self._admit(lease, ThreadWaiter)
+        if waiter is not None:
             try:
                 waiter.wait()
             except BaseException:
@@ -73,10 +80,12 @@ class Budgets:
 
     async def enter_async(self, lease: Lease) -> bool:
         """`enter` without blocking the loop."""
-        waiter = LoopWaiter(asyncio.get_running_loop(), lambda: self.leave(lease))
-        if not self._admit(lease, waiter):
+        waiter = self._admit(lease, lambda: LoopWaiter(asyncio.get_running_loop(), lambda: self.leave(lease)))
+        if waiter is not None:
             try:
                 await waiter.future
+                if waiter.error is not None:
+                    raise waiter.error
             except BaseException:
                 self.leave(lease)
                 raise
@@ -85,7 +94,11 @@ class Budgets:
 
     def submit(self, lease: Lease, only_try: bool) -> bool:
         """`enter` for a caller that does not wait for the pace: then it is False."""
-        return self._admit(lease, None) and self._submit(lease, only_try)
+        try:
+            self._admit(lease, None)
+        except _Paced:
+            return False
+        return self._submit(lease, only_try)
 
     def _submit(self, lease: Lease, only_try: bool) -> bool:
         """What is reserved goes back unless the lease is granted or queued."""
@@ -98,24 +111,24 @@ class Budgets:
             self.leave(lease)
         return granted
 
-    def _admit(self, lease: Lease, waiter: Waiter | None) -> bool:
-        """False: the call waits for its pace (with a waiter), or would have to (without one; nothing is reserved)."""
+    def _admit(self, lease: Lease, make_waiter: Callable[[], W] | None) -> W | None:
+        """None: the call may be submitted. Else it waits for its pace, asleep on what is returned; where there is
+        nothing to sleep on, _Paced is raised and nothing is reserved."""
         if lease.state != NEW:
-            return True  # the gate says what is wrong
+            return None  # the gate says what is wrong
         self._refuse_if_closing(lease)
         with self._serial:
             charges = tuple(self._reserve(lease))
             paced = [charge for charge in charges if charge.account.budget.pace]
             if not paced or self._pace.passes(paced):
                 lease._charges = charges
-                return True
+                return None
             for_s = self._patience_s(lease)
-            if waiter is None or for_s == 0:
+            if make_waiter is None or for_s == 0:
                 for charge in charges:
                     charge.account.give_back(charge)
-                if waiter is None:
-                    return False
-                raise timeout(lease, 0, paced)
+                raise _Paced if make_waiter is None else timeout(lease, 0, paced)
+            waiter = make_waiter()
             lease._charges = charges
             lease.submitted_ns = self._rm.clock.now_ns()
             self._pace.park(lease, paced, waiter, for_s)
@@ -124,7 +137,7 @@ class Budgets:
         except ManagerClosed:
             self.leave(lease)
             raise
-        return False
+        return waiter
 
     def _refuse_if_closing(self, lease: Lease) -> None:
         if self._rm.gate.closing:
@@ -163,7 +176,7 @@ class Budgets:
         for account in accounts:
             account.roll(now)
             timed = account not in timed_above
-            sure, guessed = self._sizes(lease, prices, timed)
+            sure, guessed = self._sizes(lease, prices, timed and account.limits[WALL] is not None)
             error: BudgetExceeded | PriceUnknown | None = None
             if account.limits[USD] is not None and lease.route.kind == "model" and prices is None:
                 error = no_price(lease, account)
