@@ -40,7 +40,7 @@ def manager(scenario: Scenario) -> ResourceManager:
             "hosted": {
                 "models": [HOSTED],
                 "lanes": scenario.provider_lanes,
-                "limits": [{"requests": scenario.requests, "per": scenario.per_s}],
+                "limits": [{"requests": scenario.requests, "per": scenario.per_s + scenario.margin_s}],
             },
             "local": {"models": [scenario.local_model], "lanes": scenario.local_lanes},
         },
@@ -146,8 +146,9 @@ def build(scenario: Scenario, base_url: str, access: Access, journal: Journal) -
 
         return run
 
-    researcher = agent_of(RESEARCHER, [])
-    reader = _reader(local(READER))
+    # The person waits for these too: by default they would be `subagent` within the assistant's call.
+    researcher = agent_of(RESEARCHER, [], priority="interactive")
+    reader = _reader(local(READER, priority="interactive"))
 
     @tool
     async def ask_researcher(text: str) -> str:

@@ -43,7 +43,8 @@ class Figures:
     hung_silence_longest_s: float
     """The longest that one of them stayed silent until somebody closed it."""
     healthy_given_up: int
-    """Requests that were fine (most of them waited inside the provider) when their client gave them up."""
+    """Requests that were fine (most of them waited inside the provider) when their client gave them up; without those
+    that were cut off when the run was ended."""
     lanes_leaked: int
     took_s: float
 
@@ -78,7 +79,10 @@ def figures(taken: Taken) -> Figures:
         hung_calls=len(still),
         hung_lane_s=sum(map(held_s, still)),
         hung_silence_longest_s=max((silence_s(request, taken.scenario) for request in still), default=0.0),
-        healthy_given_up=outcomes.count("abandoned"),
+        healthy_given_up=sum(
+            request.outcome == "abandoned" and request.ended_s + taken.provider_began_s < taken.stopped_s
+            for request in taken.requests
+        ),
         lanes_leaked=taken.left_open,
         took_s=taken.ended_s,
     )

@@ -38,7 +38,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """All that was recorded of one run, which took `ended_s` seconds.
+    """All that was recorded of one run. It took `ended_s` seconds; nothing was cut off before `stopped_s`.
 
     `provider_began_s`: when the clock of `requests` began, in seconds since the start of the run. `left_open`: calls at
     the provider, on the local model and in the manager that were still open when all agents had ended.
@@ -48,6 +48,7 @@ class Taken:
     journal: Journal
     requests: tuple[RequestRecord, ...]
     provider_began_s: float
+    stopped_s: float
     ended_s: float
     left_open: int
 
@@ -83,6 +84,7 @@ async def _run(
     work = [asyncio.create_task(job) for job in _jobs(scenario, agents, journal)]
     looking = asyncio.create_task(_look(provider, journal, show))
     await asyncio.wait(work, timeout=scenario.cut_s)
+    stopped = journal.now()
     for task in work:
         task.cancel()
     await asyncio.gather(*work, return_exceptions=True)
@@ -92,7 +94,7 @@ async def _run(
     seen = await asyncio.to_thread(provider.finish, _GRACE_S)
     held = 0 if rm is None else len((await rm.aclose(_GRACE_S)).left)
     left = seen.left_open + journal.open_local_calls + held
-    return Taken(scenario, journal, seen.records, provider.started - journal.started, ended, left)
+    return Taken(scenario, journal, seen.records, provider.started - journal.started, stopped, ended, left)
 
 
 def _jobs(scenario: Scenario, agents: Agents, journal: Journal) -> Iterator[Coroutine[Any, Any, None]]:

@@ -132,7 +132,7 @@ def _questions(taken: Taken) -> list[_Bar]:
 def _hosted(taken: Taken) -> list[_Bar]:
     bars = []
     for request in taken.requests:
-        if request.taken_up_s is None or request.taken_up_s + taken.provider_began_s > taken.ended_s - 0.01:
+        if request.taken_up_s is None or request.taken_up_s + taken.provider_began_s >= taken.stopped_s:
             continue  # came up only because the end of the run cut off those before it
         began, ended = (at + taken.provider_began_s for at in (request.taken_up_s, request.ended_s))
         agent, held = request.agent or "", ended - began

@@ -30,7 +30,7 @@ def taken(
     asks: list[Ask], requests: list[RequestRecord], *, local: tuple[LocalCall, ...] = (), left_open: int = 0
 ) -> Taken:
     journal = Journal(started=0.0, asks=asks, local_calls=list(local))
-    return Taken(SCENARIO, journal, tuple(requests), 0.0, 30.0, left_open)
+    return Taken(SCENARIO, journal, tuple(requests), 0.0, 29.9, 30.0, left_open)
 
 
 def a_run() -> Taken:
@@ -48,6 +48,7 @@ def a_run() -> Taken:
             request("assistant", "rate", 3, 3, taken_up_s=None, first_chunk_s=None),
             request("indexer-2", "abandoned", 4, 9, taken_up_s=None, first_chunk_s=None),
             request("assistant", "answered", 9, 10),
+            request("assistant", "abandoned", 29, 29.95),
         ],
         local=(LocalCall("reader", 1.0, 2.0), LocalCall("sorter-1", 1.5, 4.0)),
     )
