@@ -85,6 +85,7 @@
 
 #define ARM_F_RESUMED 1
 #define ARM_F_TRY 2
+#define ARM_F_AWAITED 4 /* a person waits for it through others: it is not demoted */
 
 #define ARM_DONE 0
 #define ARM_FAILED 1
@@ -215,6 +216,7 @@ int64_t arm_owner_dead(arm_ctx *ctx, int32_t owner, int64_t pid, int64_t now_ns)
 int arm_owner_info(arm_ctx *ctx, int32_t owner, int64_t *pid, int64_t *started, int64_t *wake_token);
 
 int64_t arm_try(arm_ctx *ctx, int64_t limit, int64_t amount, int64_t now_ns); /* 1 taken, 0 not now (next_due_ns) */
+/* cut: 0 only closes; 1 also slows down; 2 slows down less, the provider having named the time */
 int arm_penalise(arm_ctx *ctx, int32_t scope, int64_t until_ns, int32_t cut, int64_t since_ns, int64_t now_ns);
 int arm_reopen(arm_ctx *ctx, int32_t scope, int64_t now_ns);
 int arm_correct(arm_ctx *ctx, int64_t limit, int64_t remaining, int64_t now_ns);

@@ -176,7 +176,7 @@ static int try_level(arm_ctx *c, arm_pool *p, uint32_t level, uint32_t *head) {
         }
         if (limit(c, p->config.limits[lacking])->config.unit == ARM_REQUESTS) return STOP; /* everybody needs one */
     }
-    return NOTHING;
+    return *head && w.cut ? STOP : NOTHING; /* one that was not looked at may fit: levels are strict */
 }
 
 static int try_lenders(arm_ctx *c, arm_pool *p) {

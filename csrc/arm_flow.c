@@ -461,10 +461,13 @@ void queue_lift(arm_ctx *c, uint32_t p) {
 
 /* --- walking in order of service --- */
 
-static uint32_t settle_on(arm_ctx *c, arm_walk *w, uint32_t t) {
+static uint32_t settle_on(arm_walk *w, uint32_t t) {
+    if (!w->left) {
+        w->cut = true;
+        return 0;
+    }
+    w->left--;
     w->ticket = t;
-    if (w->left) w->left--;
-    (void)c;
     return t;
 }
 
@@ -473,14 +476,14 @@ uint32_t walk_first(arm_ctx *c, arm_pool *p, arm_walk *w, uint32_t level) {
     w->tenant_flow = rd(c, &p->level[level].head[0]);
     if (!w->tenant_flow) return 0;
     w->agent_flow = rd(c, &flow(c, w->tenant_flow - 1)->child[0]);
-    return settle_on(c, w, flow_first(c, w->agent_flow - 1));
+    return settle_on(w, flow_first(c, w->agent_flow - 1));
 }
 
 uint32_t walk_next(arm_ctx *c, arm_walk *w) {
-    if (!w->left) return 0;
     uint32_t t = rd(c, &ticket(c, w->ticket - 1)->qnext);
     if (!t && (rd(c, &ticket(c, w->ticket - 1)->meta) & META_FRONT)) t = rd(c, &flow(c, w->agent_flow - 1)->qhead);
-    if (t && ++w->depth < ARM_SCAN / 4) return settle_on(c, w, t);
+    if (t && ++w->depth < ARM_SCAN / 4) return settle_on(w, t);
+    if (t) w->cut = true; /* more of this agent's than are looked at */
     w->depth = 0;
     w->agent_flow = rd(c, &flow(c, w->agent_flow - 1)->tower[0]);
     if (!w->agent_flow) {
@@ -488,7 +491,7 @@ uint32_t walk_next(arm_ctx *c, arm_walk *w) {
         if (!w->tenant_flow) return 0;
         w->agent_flow = rd(c, &flow(c, w->tenant_flow - 1)->child[0]);
     }
-    return settle_on(c, w, flow_first(c, w->agent_flow - 1));
+    return settle_on(w, flow_first(c, w->agent_flow - 1));
 }
 
 uint32_t queue_first(arm_ctx *c, arm_pool *p) {

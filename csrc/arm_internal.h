@@ -145,6 +145,7 @@ typedef struct {
     cell phead[3], ptail[3];      /* parked tickets by level */
     cell until, next, cut, gap, opened; /* W; cut: when its pace was last cut, 0 if it runs freely */
     cell wins;                          /* calls that went through since it opened */
+    cell shown;                         /* W: the gap that it was last shown to take */
     cell last, interval; /* raw microseconds, advisory: last grant, usual distance of two */
 } arm_scope_rec;
 
@@ -324,6 +325,7 @@ ARM_LOCAL void queue_usage(arm_ctx *c, uint32_t a, uint32_t klass, int64_t submi
 /* Tickets in order of service, at most ARM_SCAN of a level. */
 typedef struct {
     uint32_t level, tenant_flow, agent_flow, ticket, left, depth;
+    bool cut; /* tickets of the level were passed over */
 } arm_walk;
 ARM_LOCAL uint32_t walk_first(arm_ctx *c, arm_pool *p, arm_walk *w, uint32_t level);
 ARM_LOCAL uint32_t walk_next(arm_ctx *c, arm_walk *w);

@@ -1,14 +1,16 @@
 /* Scopes: what a provider closes or slows down at once, a model of a pool or a whole account. After a refusal a scope is
  * closed until the time that was named, and then runs with a gap between two starts. The gap is what the provider has
  * shown to take, a quarter longer: the time since the scope opened over the calls that went through in it. Without such
- * evidence the last gap doubles. Each success makes it a little shorter (multiplicative decrease of the rate, slow
- * increase; after Chiu and Jain 1989), until it no longer matters. */
+ * evidence the last gap doubles (a quarter more, if the provider named a time). Each success makes it shorter, quickly
+ * down to what was shown and slowly below (multiplicative decrease of the rate and probing increase; after Chiu and Jain
+ * 1989), until it no longer matters; after QUIET successes without a refusal what was shown is taken to be over. */
 #include "arm_internal.h"
 
-#define GAP_FIRST INT64_C(64000)
+#define GAP_FIRST INT64_C(100000)
 #define GAP_FREE (GAP_FIRST / 2)
 #define GAP_GUESS INT64_C(2000000)
 #define GAP_MOST INT64_C(60000000)
+#define QUIET 24
 
 int64_t scope_open_at(arm_ctx *c, uint32_t i) {
     arm_scope_rec *s = scope(c, i);
@@ -32,20 +34,23 @@ static void forget(arm_ctx *c, arm_scope_rec *s) {
     wrw(c, &s->gap, 0);
     wrw(c, &s->cut, 0);
     wrw(c, &s->opened, 0);
+    wrw(c, &s->shown, 0);
     wr(c, &s->wins, 0);
 }
 
 void scope_succeeded(arm_ctx *c, uint32_t i) {
     arm_scope_rec *s = scope(c, i);
     if (!rdw(c, &s->cut)) return; /* it was never refused */
-    int64_t gap = rdw(c, &s->gap);
-    gap -= gap / 64 + 1;
+    int64_t gap = rdw(c, &s->gap), shown = rdw(c, &s->shown);
+    uint32_t wins = rd(c, &s->wins);
+    if (wins >= QUIET) shown = 0;
+    gap = gap > shown ? max64(gap - gap / 8 - 1, min64(gap - 1, shown)) : gap - gap / 64 - 1;
     if (gap < GAP_FREE) {
         forget(c, s);
         return;
     }
     wrw(c, &s->gap, gap);
-    wr(c, &s->wins, rd(c, &s->wins) + 1);
+    wr(c, &s->wins, wins + 1);
 }
 
 /* Calls that began before the last cut say nothing new: one cut a round trip. */
@@ -57,8 +62,10 @@ static int64_t penalise_body(arm_ctx *c, const int64_t *args) {
         int64_t opened = rdw(c, &s->opened), gap = rdw(c, &s->gap), wins = rd(c, &s->wins);
         int64_t shown = opened && wins ? (max64(until, c->now) - opened) / wins * 5 / 4 : 0;
         int64_t usual = (int64_t)atomic_load_explicit(&s->interval, memory_order_relaxed);
-        int64_t guess = gap ? gap * 2 : max64(GAP_FIRST, min64(GAP_GUESS, usual * 2));
-        gap = min64(GAP_MOST, shown > gap ? max64(shown, GAP_FIRST) : guess);
+        int64_t named = args[2] == 2, base = gap ? gap : min64(GAP_GUESS, usual);
+        int64_t guess = max64(GAP_FIRST, named ? base * 5 / 4 : base * 2);
+        if (shown > gap) wrw(c, &s->shown, guess = max64(shown, GAP_FIRST));
+        gap = min64(GAP_MOST, guess);
         wrw(c, &s->gap, gap);
         wrw(c, &s->cut, c->now + 1);
         wrw(c, &s->opened, 0);

@@ -81,6 +81,7 @@ static int64_t submit_body(arm_ctx *c, const int64_t *args) {
     if (c->io.which_limit >= 0) return ARM_E_TOO_LARGE;
     uint32_t policy = rd(c, &pl->policy), domain = pl->config.domain;
     uint32_t level = queue_level(c, a, klass, policy, q->level);
+    if (policy == ARM_MLFQ && (flags & ARM_F_AWAITED)) level = klass;
 
     uint32_t t = c->cache[c->ncache - 1];
     arm_ticket *k = ticket(c, t);

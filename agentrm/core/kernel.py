@@ -280,8 +280,9 @@ class Kernel:
             if cursor <= 0:
                 return
 
-    def penalise(self, scope: int, until_ns: int, cut: bool, since_ns: int, now_ns: int) -> None:
-        """Closes a scope until a time; `cut` also halves its pace, once for all calls that began before the cut."""
+    def penalise(self, scope: int, until_ns: int, cut: int, since_ns: int, now_ns: int) -> None:
+        """Closes a scope until a time. `cut` 1 also slows it down, 2 less so (the provider named the time): once for all
+        calls that began before the cut."""
         self._check(lib.arm_penalise(self._ctx, scope, until_ns, int(cut), since_ns, now_ns), "penalise")
 
     def reopen(self, scope: int, now_ns: int) -> None:

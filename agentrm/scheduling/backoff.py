@@ -84,7 +84,7 @@ class Backoff:
         spread = pause * JITTER * rm.random.random() if hint is None else min(pause, 1.0) * JITTER * rm.random.random()
         if lease.granted_ns >= self._last_cut(scope):
             self._refusals[scope] = min(times + 1, 16)
-        rm.kernel.penalise(scope, now + int((pause + spread) * 1e9), True, lease.granted_ns, now)
+        rm.kernel.penalise(scope, now + int((pause + spread) * 1e9), 1 if hint is None else 2, lease.granted_ns, now)
         self.trouble = True
         self._gate.arm_at(now + int((pause + spread) * 1e9))
 

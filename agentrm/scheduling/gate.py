@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate"]
 
-_RESUMED, _TRY = lib.ARM_F_RESUMED << 12, lib.ARM_F_TRY << 12
+_RESUMED, _TRY, _AWAITED = (f << 12 for f in (lib.ARM_F_RESUMED, lib.ARM_F_TRY, lib.ARM_F_AWAITED))
 _E_AGENT, _E_QUEUE, _E_STATE = lib.ARM_E_AGENT, lib.ARM_E_QUEUE, lib.ARM_E_STATE
 
 
@@ -91,6 +91,8 @@ class Gate:
         who = route.who
         if lease.resumed:
             who |= _RESUMED
+        if parent is not None and parent.awaited:
+            who |= _AWAITED
         if only_try:
             who |= _TRY
         asked = (

@@ -1,4 +1,4 @@
-"""Jobs that fire again and again: one firing runs, at most one waits behind it, those beyond are skipped and counted."""
+"""Jobs that fire again and again: one firing runs, at most one waits behind it, others are skipped and counted."""
 
 from __future__ import annotations
 

@@ -106,6 +106,14 @@ class Lease:
         return self.route.priority
 
     @property
+    def awaited(self) -> bool:
+        """Whether a person waits for it: it is interactive, or an enclosing call is."""
+        lease: Lease | None = self
+        while lease is not None and lease.route.priority != "interactive":
+            lease = lease._parent
+        return lease is not None
+
+    @property
     def parent(self) -> Lease | None:
         """The lease that this call is nested in."""
         return self._parent

@@ -11,8 +11,9 @@ from agentrm.clock import Clock, MonotonicClock
 from agentrm.core.kernel import Kernel
 from agentrm.errors import ConfigError, KernelError
 from agentrm.identity import PRIORITIES, Priority, _identity
+from agentrm.scheduling import refusals
 from agentrm.scheduling.gate import Gate
-from agentrm.scheduling.lease import MOST_TOKENS, RUNNING, Lease, _current
+from agentrm.scheduling.lease import MOST_TOKENS, REAPED, RUNNING, Lease, _current
 from agentrm.scheduling.policies import kernel_policy
 from agentrm.scheduling.pool import PoolState
 from agentrm.scheduling.routing import Layout, Route, layout, pool_for
@@ -140,17 +141,20 @@ class ResourceManager:
         `tokens`: expected total, reserved at admission; or `input_tokens` and `max_output_tokens`. `memory` in bytes.
         `wait_max`: seconds in the queue before QueueTimeout (default `waiting.max_s`).
         `idle_s`, `run_s`: seconds without progress and in all; None: the configured limits; `inf`: none.
-        `parent`: the enclosing lease; found by itself unless context variables are lost on the way.
+        `parent`: the enclosing lease; found by itself unless context variables are lost on the way. One that was taken
+        away while its work could not be stopped has no more calls to make: its error is raised again.
         `on_reap(lease, error)`: called once if the lease is taken away.
         `streams`: the call will show progress with `heartbeat` at each chunk, so that a hang is found much sooner.
         `resumed`: the call was interrupted by the manager or a provider and goes ahead of calls that never ran.
         """
         if parent is AUTO:
             parent = _current.get()
-            if parent is not None and (parent.state != RUNNING or parent._rm is not self):
+            if parent is not None and (parent.state not in (RUNNING, REAPED) or parent._rm is not self):
                 parent = None
         elif parent is not None and parent._rm is not self:
             raise ConfigError("parent", parent, "a lease of this manager, or None")
+        if parent is not None and parent.state == REAPED:
+            raise refusals.of_zombie(parent)
         who = _identity.get()
         key = (agent, priority, tenant, kind, pool, model, who, parent is None)
         route = self._routes.get(key)

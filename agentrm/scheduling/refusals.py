@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agentrm.core._agentrm_core import lib
-from agentrm.errors import AgentRMError, KernelError, ManagerClosed, QueueFull, QueueTimeout, RequestTooLarge
+from agentrm.errors import (
+    AgentRMError,
+    KernelError,
+    LeaseError,
+    ManagerClosed,
+    QueueFull,
+    QueueTimeout,
+    RequestTooLarge,
+)
 
 if TYPE_CHECKING:
     from agentrm.scheduling.lease import Lease
@@ -18,6 +26,17 @@ def closing(name: str, lease: Lease) -> ManagerClosed:
     return ManagerClosed(
         f"manager {name!r} is closing or closed; the call of agent {lease.agent!r} was not sent. Make a new manager",
         pool=lease.pool, agent=lease.agent,
+    )  # fmt: skip
+
+
+def of_zombie(parent: Lease) -> LeaseError:
+    """For a call of work that lost its lease and goes on: nobody waits for it, and it might wait for its own lane."""
+    if parent.error is not None:
+        return parent.error
+    return LeaseError(
+        f"the caller of agent {parent.agent!r} in {parent.pool!r} has left, so its work makes no further calls. End the "
+        "work",
+        pool=parent.pool, agent=parent.agent,
     )  # fmt: skip
 
 

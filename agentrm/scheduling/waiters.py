@@ -43,8 +43,8 @@ class ThreadWaiter:
 
 
 class LoopWaiter:
-    """A suspended task: it awaits `future`, then raises `error` if there is one. `lost` is for when its loop turns out to
-    be closed: nobody will ever go on."""
+    """A suspended task: it awaits `future`, then raises `error` if there is one. `lost` is for when its loop turns out
+    to be closed: nobody will ever go on."""
 
     __slots__ = ("_lost", "error", "future", "loop")
 

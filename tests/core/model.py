@@ -27,7 +27,7 @@ TRANSITIONS = {
 
 OK, STALE, FULL, TOO_LARGE, ARGUMENT, QUEUE, STATE = 0, -1, -2, -3, -4, -7, -8
 DONE, FAILED, REFUND = 0, 1, 2
-RESUMED, TRY = 1, 2
+RESUMED, TRY, AWAITED = 1, 2, 4
 STEPS = 4  # of dispatch in the transaction that submits; the rest follow in transactions of their own
 SHARE = 1 << 13  # a whole quantum
 
@@ -142,8 +142,11 @@ class Model:
                 out.code = TOO_LARGE
                 return out
         self.submits += 1
+        entry = self.entry_level(agent, klass, policy, level)
+        if policy == "mlfq" and flags & AWAITED:
+            entry = klass
         t = Ticket(
-            pool, klass, self.entry_level(agent, klass, policy, level), agent, scope, by, tokens, memory,
+            pool, klass, entry, agent, scope, by, tokens, memory,
             self.submits, self.now, policy, key, idle, run,
         )  # fmt: skip
         if parent is not None and parent.state == "RUNNING":
@@ -282,7 +285,7 @@ class Model:
             out.code = 1
         return out
 
-    def penalise(self, now_ns: int, scope: int, until_ns: int, cut: bool, since_ns: int) -> None:
+    def penalise(self, now_ns: int, scope: int, until_ns: int, cut: int, since_ns: int) -> None:
         out, epoch = self.begin(now_ns), self.config.epoch_ns
         until, since = max(0, -(-(until_ns - epoch) // 1000)), max(0, (since_ns - epoch) // 1000)
         self.scopes[scope].penalise(until, cut, since, self.now)
@@ -358,6 +361,8 @@ class Model:
                     return False
                 if self.config.limits[lacking].unit == "requests":
                     return False  # everybody needs one
+            if head and len(x.walk()) < x.waiting():
+                return False  # one that was not looked at may fit: levels are strict
         return False
 
     def serve_a_child(self, p: int) -> bool:

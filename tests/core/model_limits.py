@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import gcd
 
 FULL = 65_536  # a scope's factor at full pace
-GAP_FIRST, GAP_FREE = 64_000, 32_000  # the first gap after a refusal; one that no longer matters
+QUIET = 24  # successes after which what was shown is over
+GAP_FIRST, GAP_FREE = 100_000, 50_000  # the first gap after a refusal; one that no longer matters
 
 
 def trunc(a: int, b: int) -> int:
@@ -134,7 +135,7 @@ class Scope:
 
     def __init__(self, pool: int = -1) -> None:
         self.pool = pool
-        self.until = self.next = self.cut = self.opened = self.wins = self._gap = 0
+        self.until = self.next = self.cut = self.opened = self.wins = self.shown = self._gap = 0
         self.last = self.interval = 0  # the usual distance of two starts
         self.parked: tuple[list, list, list] = ([], [], [])  # by level
 
@@ -159,24 +160,28 @@ class Scope:
             self.next = now + self._gap
 
     def forget(self) -> None:
-        self._gap = self.cut = self.opened = self.wins = 0
+        self._gap = self.cut = self.opened = self.wins = self.shown = 0
 
     def succeeded(self) -> None:
         if not self.cut:
             return
-        gap = self._gap - self._gap // 64 - 1
+        gap, shown = self._gap, self.shown if self.wins < QUIET else 0
+        gap = max(gap - gap // 8 - 1, min(gap - 1, shown)) if gap > shown else gap - gap // 64 - 1
         if gap < GAP_FREE:
             self.forget()
         else:
             self._gap, self.wins = gap, self.wins + 1
 
-    def penalise(self, until: int, cut: bool, since: int, now: int) -> None:
+    def penalise(self, until: int, cut: int, since: int, now: int) -> None:
         self.until = max(self.until, until)
         if not cut or since < self.cut:  # calls that began before the last cut say nothing new
             return
         shown = (max(until, now) - self.opened) // self.wins * 5 // 4 if self.opened and self.wins else 0
-        guess = self._gap * 2 if self._gap else max(GAP_FIRST, min(2_000_000, self.interval * 2))
-        self._gap = min(60_000_000, max(shown, GAP_FIRST) if shown > self._gap else guess)
+        base = self._gap or min(2_000_000, self.interval)
+        guess = max(GAP_FIRST, base * 5 // 4 if cut == 2 else base * 2)
+        if shown > self._gap:
+            self.shown = guess = max(shown, GAP_FIRST)
+        self._gap = min(60_000_000, guess)
         self.cut, self.opened, self.wins = now + 1, 0, 0
         self.next = until if until > now else now + self._gap
 

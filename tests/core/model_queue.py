@@ -96,7 +96,7 @@ class Level:
         return sum(f.waiting() for f in self.flows.values())
 
     def walk(self) -> list[Ticket]:
-        """Tickets in order of service."""
+        """Tickets in order of service, as many as are looked at."""
         found = [t for tenant in in_order(self.flows) for f in in_order(tenant.flows) for t in f.tickets()[:SCAN_FLOW]]
         return found[:SCAN]
 

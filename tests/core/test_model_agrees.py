@@ -141,7 +141,7 @@ class Agreement(RuleBasedStateMachine):
     @rule(
         data=st.data(), agent=st.integers(0, 3), klass=st.integers(0, 2), tokens=st.sampled_from((0, 10, 50, 90, 250,
         400)),
-        flags=st.sampled_from((0, 0, 0, 0, m.RESUMED, m.TRY)), nested=st.booleans(), limits=st.booleans(),
+        flags=st.sampled_from((0, 0, 0, 0, m.RESUMED, m.TRY, m.AWAITED)), nested=st.booleans(), limits=st.booleans(),
     )  # fmt: skip
     def submit(
         self, data: st.DataObject, agent: int, klass: int, tokens: int, flags: int, nested: bool, limits: bool
@@ -250,8 +250,8 @@ class Agreement(RuleBasedStateMachine):
             x.provider_says(remaining, self.model.now)
             self.kernels[0].correct(limit, remaining, self.now)
 
-    @rule(data=st.data(), wait=st.sampled_from((0, 900, 5_000, 80_000)), cut=st.booleans(), ago=st.integers(0, 50_000))
-    def penalise(self, data: st.DataObject, wait: int, cut: bool, ago: int) -> None:
+    @rule(data=st.data(), wait=st.sampled_from((0, 900, 5_000, 80_000)), cut=st.integers(0, 2), ago=st.integers(0, 50_000))
+    def penalise(self, data: st.DataObject, wait: int, cut: int, ago: int) -> None:
         scope = data.draw(st.integers(0, self.model.named_scopes - 1))
         until, since = self.now + wait * 1000 + 1, max(0, self.now - ago * 1000)
         self.model.penalise(self.now, scope, until, cut, since)

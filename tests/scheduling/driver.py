@@ -21,7 +21,8 @@ class Stuck(AssertionError):
 
 
 class _Selector(selectors.DefaultSelector):  # type: ignore[valid-type, misc]
-    """Where a real loop would sleep, this one moves the clock to the next thing due: a timer of the loop or of the clock."""
+    """Where a real loop would sleep, this one moves the clock to the next thing due: a timer of the loop or of the
+    clock."""
 
     def __init__(self, clock: VirtualClock, longest_s: float) -> None:
         super().__init__()
@@ -102,7 +103,9 @@ class Scene:
         self.inside -= 1
         self.ended.append((name, self.now))
 
-    async def call(self, name: str, seconds: float = 1.0, *, at: float | None = None, use: int | None = None, **asked: Any) -> str:
+    async def call(
+        self, name: str, seconds: float = 1.0, *, at: float | None = None, use: int | None = None, **asked: Any
+    ) -> str:
         """One call: arrives `at` seconds, runs for `seconds`, settles `use` tokens if given."""
         if at is not None:
             await asyncio.sleep(at - self.clock.elapsed)
@@ -153,7 +156,8 @@ def assert_next_runs(rm: ResourceManager, **asked: Any) -> None:
 
 
 def until(happened: Callable[[], bool], within_s: float = THREADS_S) -> None:
-    """Waits, in real time, until other threads have got somewhere. Fails after `within_s`; how fast it is does not matter."""
+    """Waits, in real time, until other threads have got somewhere. Fails after `within_s`; how fast it is does not
+    matter."""
     tick = threading.Event()
     for _ in range(int(within_s / 0.001)):
         if happened():

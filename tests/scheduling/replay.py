@@ -14,7 +14,8 @@ DEPTH = 4
 
 @dataclass(slots=True)
 class Replay:
-    """Of one pool without nesting and ageing, so that a ticket keeps its level. `passes`, `seconds`: the backfill bound."""
+    """Of one pool without nesting and ageing, so that a ticket keeps its level. `passes`, `seconds`: the backfill
+    bound."""
 
     lanes: int
     passes: int = 16
@@ -44,7 +45,9 @@ class Replay:
         mine = self.waiting.pop(e.handle)
         self.granted += 1
         for other in self.waiting.values():
-            assert other.level >= mine.level or self._is_blocked(other, mine), f"{mine} before {other}, which is more urgent"
+            assert other.level >= mine.level or self._is_blocked(other, mine), (
+                f"{mine} before {other}, which is more urgent"
+            )
         older = [x for x in self.waiting.values() if x.agent == e.agent and x.level == mine.level and x.seq < mine.seq]
         for other in older:
             assert self._is_blocked(other, mine), f"{mine} before {other} of the same agent, which came first"
@@ -55,11 +58,14 @@ class Replay:
         assert busy <= self.lanes, f"{busy} lanes of {self.lanes} are in use after {e}"
 
     def _is_blocked(self, other: Event, mine: Event) -> bool:
-        """Whether it may be passed: it is larger, so what is left can be enough for one and not for the other; or it stands
+        """Whether it may be passed: it is larger, so what is left can be enough for one and not for the other; or it
+        stands
         behind so many larger ones of its agent that the kernel's bounded look does not reach it."""
         if (other.tokens or 0) > (mine.tokens or 0):
             return True
-        before = [x for x in self.waiting.values() if (x.agent, x.level) == (other.agent, other.level) and x.seq < other.seq]
+        before = [
+            x for x in self.waiting.values() if (x.agent, x.level) == (other.agent, other.level) and x.seq < other.seq
+        ]
         return sum((x.tokens or 0) > (mine.tokens or 0) for x in before) >= DEPTH
 
     def _settle(self, e: Event) -> None:
@@ -79,7 +85,9 @@ class Replay:
         """No ticket that was first in line was passed more often, or for longer, than the bound allows."""
         for handle, times in self.passed.items():
             assert len(times) <= self.passes, f"{handle} was passed {len(times)} times"
-            assert (times[-1] - times[0]) / 1e9 <= self.seconds, f"{handle} was passed for {(times[-1] - times[0]) / 1e9} s"
+            assert (times[-1] - times[0]) / 1e9 <= self.seconds, (
+                f"{handle} was passed for {(times[-1] - times[0]) / 1e9} s"
+            )
 
     def over(self) -> None:
         assert not self.waiting and not self.running and not self.dead

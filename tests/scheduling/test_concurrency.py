@@ -21,7 +21,9 @@ LANES, TASKS, LOOPS, KILLED, THREADS, CALLS = 16, 10_000, 8, 3, 64, 12
 PRIORITIES = ("interactive", "subagent", "background")
 AMOUNT = 2_000_000_000
 CONFIG = {
-    "pools": {"default": {"lanes": LANES, "limits": [{"tokens": AMOUNT, "per": 86_400, "shape": "rolling"}, {"memory": 10**9}]}},
+    "pools": {
+        "default": {"lanes": LANES, "limits": [{"tokens": AMOUNT, "per": 86_400, "shape": "rolling"}, {"memory": 10**9}]}
+    },
     "waiting": {"max_queued": 100_000},
     "reaper": {"sweep_s": 0.05},
 }  # fmt: skip
@@ -147,7 +149,9 @@ class Storm:
         self.ended("thread")
 
 
-def test_ten_thousand_tasks_and_64_threads_leave_nothing_behind(rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ten_thousand_tasks_and_64_threads_leave_nothing_behind(
+    rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("agentrm.scheduling.routing.KernelConfig", functools.partial(KernelConfig, events=1 << 18))
     rm = ResourceManager(**CONFIG)
     storm = Storm(rm, rng)
@@ -157,7 +161,9 @@ def test_ten_thousand_tasks_and_64_threads_leave_nothing_behind(rng: random.Rand
     )
     for thread in threads:
         thread.join(60)
-    assert storm.ends.pop("loop") == LOOPS and storm.ends.pop("thread") == THREADS, "a loop or thread never came to its end"
+    assert storm.ends.pop("loop") == LOOPS and storm.ends.pop("thread") == THREADS, (
+        "a loop or thread never came to its end"
+    )
     gc.collect()
     until(lambda: rm.statistics().running == 0 and not any(x.zombies for x in rm.statistics().pools.values()))
     print(storm.ends)
@@ -183,7 +189,8 @@ def test_ten_thousand_tasks_and_64_threads_leave_nothing_behind(rng: random.Rand
 
 
 def charged(storm: Storm) -> int:
-    """Only dropped streams are charged: by what they had brought, and those that a dying loop took along by the estimate."""
+    """Only dropped streams are charged: by what they had brought, and those that a dying loop took along by the
+    estimate."""
     tokens = storm.rm.statistics().limits["pools.default.limits[0]"].level
     dropped = storm.ends["dropped"] + THREADS * CALLS
     used = AMOUNT - tokens
@@ -195,7 +202,9 @@ def charged(storm: Storm) -> int:
 def test_every_grant_obeys_the_order_under_limits(seed: int, round_: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the virtual clock, with a token limit that binds: level, then arrival of equals, and bounded backfill."""
     rng = random.Random(seed + round_)
-    monkeypatch.setattr("agentrm.scheduling.routing.KernelConfig", functools.partial(KernelConfig, events=1 << 16, age_s=0))
+    monkeypatch.setattr(
+        "agentrm.scheduling.routing.KernelConfig", functools.partial(KernelConfig, events=1 << 16, age_s=0)
+    )
     scene = Scene(
         pools={"default": {"lanes": 4, "limits": [{"tokens": 1000, "per": 10}, {"requests": 40, "per": 7}]}},
         scheduling={"quanta_s": [float("inf")] * 3, "quanta_tokens": [float("inf")] * 3},

@@ -21,7 +21,9 @@ def test_lanes(lanes: int) -> None:
 
 
 def test_pools_are_chosen_by_name_then_pattern_then_kind() -> None:
-    scene = Scene(pools={"gpt": {"lanes": 1, "models": ["gpt-*"]}, "rest": {"lanes": 1, "models": ["*"]}, "memory": {"lanes": 1}})
+    scene = Scene(
+        pools={"gpt": {"lanes": 1, "models": ["gpt-*"]}, "rest": {"lanes": 1, "models": ["*"]}, "memory": {"lanes": 1}}
+    )
 
     def pool(**asked: str) -> str:
         return scene.rm.lease(**asked).pool  # type: ignore[arg-type]
@@ -46,9 +48,14 @@ def test_pools_of_one_account_share_its_limits() -> None:
 def test_a_limit_of_the_account_binds_beside_the_pools_own() -> None:
     scene = Scene(
         accounts={"x": {"limits": [{"requests": 4, "per": 60}]}},
-        pools={"a": {"account": "x", "lanes": 9, "limits": [{"requests": 3, "per": 60}]}, "b": {"account": "x", "lanes": 9}},
+        pools={
+            "a": {"account": "x", "lanes": 9, "limits": [{"requests": 3, "per": 60}]},
+            "b": {"account": "x", "lanes": 9},
+        },
     )
-    scene.run_all(*(scene.call(f"a{i}", pool="a") for i in range(5)), *(scene.call(f"b{i}", pool="b") for i in range(5)))
+    scene.run_all(
+        *(scene.call(f"a{i}", pool="a") for i in range(5)), *(scene.call(f"b{i}", pool="b") for i in range(5))
+    )
     at_once = [name[0] for name, at in scene.started if at == 0]
     assert at_once.count("a") == 3 and at_once.count("b") == 1
 
@@ -63,7 +70,10 @@ def test_memory_is_a_limit_of_what_runs_at_a_time() -> None:
 
 
 def test_shape_and_burst() -> None:
-    for limit, first in (({"requests": 10, "per": 60}, 10), ({"requests": 10, "per": 60, "shape": "bucket", "burst": 3}, 3)):
+    for limit, first in (
+        ({"requests": 10, "per": 60}, 10),
+        ({"requests": 10, "per": 60, "shape": "bucket", "burst": 3}, 3),
+    ):
         scene = Scene(pools={"default": {"lanes": 99, "limits": [limit]}})
         scene.run_all(*(scene.call(f"c{i}", 0) for i in range(20)))
         assert sum(at == 0 for _, at in scene.started) == first
@@ -77,7 +87,9 @@ def test_oversize_debt_lets_one_in_alone() -> None:
 
 
 def test_tenants_share_by_weight() -> None:
-    scene = Scene(pools={"default": {"lanes": 1}}, tenants={"a": {"weight": 3}, "b": {"weight": 1}}, scheduling={"policy": "drf"})
+    scene = Scene(
+        pools={"default": {"lanes": 1}}, tenants={"a": {"weight": 3}, "b": {"weight": 1}}, scheduling={"policy": "drf"}
+    )
     scene.run_all(*(scene.call(f"{t}{i}", 1, tenant=t, agent=t) for i in range(60) for t in "ab"))
     first = [name[0] for name in scene.order[:40]]
     assert 28 <= first.count("a") <= 32
@@ -252,7 +264,8 @@ def test_from_config_reads_a_file_and_a_mapping(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "sections",
     [
-        {"pools": {"default": {"lanes": 0}}}, {"pools": {"default": {"lanez": 1}}}, {"reaper": {"run_s": -1}}, {"nonsense": {}},
+        {"pools": {"default": {"lanes": 0}}}, {"pools": {"default": {"lanez": 1}}}, {"reaper": {"run_s": -1}},
+        {"nonsense": {}},
         {"pools": {"default": {"limits": [{"requests": 0, "per": 60}]}}}, {"pools": {"default": {"account": "none"}}},
         {"reaper": {"run_s": "abc"}}, {"waiting": {"max_queued": 1.5}},
     ],
@@ -279,7 +292,10 @@ def test_many_pools_of_one_account_are_all_served() -> None:
     [
         ({"accounts": {"x": {}}, "pools": {f"p{i}": {"account": "x"} for i in range(65)}}, r"accounts\.x"),
         ({"pools": {f"p{i}": {} for i in range(1500)}}, "pools"),
-        ({"pools": {"default": {"limits": [{"tokens": i + 1, "per": 60} for i in range(7)]}}}, r"pools\.default\.limits"),
+        (
+            {"pools": {"default": {"limits": [{"tokens": i + 1, "per": 60} for i in range(7)]}}},
+            r"pools\.default\.limits",
+        ),
     ],
 )
 def test_more_than_the_kernel_can_number_is_refused_by_name(sections: dict[str, object], key: str) -> None:

@@ -61,8 +61,12 @@ class Backlog:
 
 
 @pytest.mark.parametrize(
-    "weights", [{"many": 1, "steady": 1, "large": 1}, {"many": 1, "steady": 2, "large": 1}, "
-    "{"many": 3, "steady": 1, "large": 2}]
+    "weights",
+    [
+        {"many": 1, "steady": 1, "large": 1},
+        {"many": 1, "steady": 2, "large": 1},
+        {"many": 3, "steady": 1, "large": 2},
+    ],
 )
 def test_shares_follow_the_weights_over_any_thousand_grants(weights: dict[str, float]) -> None:
     world = Backlog(weights, TOKENS, 200)

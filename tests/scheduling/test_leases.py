@@ -158,9 +158,11 @@ def test_settle_refuses_what_is_no_count_and_still_frees_the_lane(tokens: object
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("tokens", -1), ("tokens", 1.5), ("tokens", 10**12), ("tokens", True), ("input_tokens", -1), ("input_tokens", "x"),
+        ("tokens", -1), ("tokens", 1.5), ("tokens", 10**12), ("tokens", True), ("input_tokens", -1), ("input_tokens",
+        "x"),
         ("max_output_tokens", -5), ("memory", -1), ("memory", 1 << 60), ("wait_max", -1), ("wait_max", "x"),
-        ("wait_max", float("nan")), ("idle_s", 0), ("run_s", 0), ("run_s", -1), ("run_s", "abc"), ("priority", "urgent"),
+        ("wait_max", float("nan")), ("idle_s", 0), ("run_s", 0), ("run_s", -1), ("run_s", "abc"), ("priority",
+        "urgent"),
         ("pool", "nowhere"),
     ],
 )  # fmt: skip
@@ -220,7 +222,12 @@ def test_the_identity_fills_in_what_is_not_said() -> None:
     scene = Scene()
     with agentrm.identity(agent="planner", tenant="research", session="s1", priority="background"):
         with scene.rm.lease() as lease:
-            assert (lease.agent, lease.tenant, lease.session, lease.priority) == ("planner", "research", "s1", "background")
+            assert (lease.agent, lease.tenant, lease.session, lease.priority) == (
+                "planner",
+                "research",
+                "s1",
+                "background",
+            )
         with scene.rm.lease(agent="other", priority="interactive") as lease:
             assert (lease.agent, lease.tenant, lease.priority) == ("other", "research", "interactive")
     with scene.rm.lease() as lease:

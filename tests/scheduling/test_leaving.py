@@ -435,7 +435,9 @@ def test_close_ends_when_the_last_call_is_reaped() -> None:
 
 def test_close_never_lets_a_waiter_in() -> None:
     """Turning the first away could make room for the next."""
-    scene = Scene(pools={"default": {"lanes": 4, "limits": [{"tokens": 100, "per": 60}]}}, waiting={"backfill": {"passes": 0}})
+    scene = Scene(
+        pools={"default": {"lanes": 4, "limits": [{"tokens": 100, "per": 60}]}}, waiting={"backfill": {"passes": 0}}
+    )
 
     async def all_() -> list[object]:
         await scene.call("first", 0, tokens=60)

@@ -7,12 +7,13 @@ import contextvars
 
 import pytest
 
-from agentrm import QueueTimeout, RunTimeout, current_lease
+from agentrm import LeaseError, QueueTimeout, RunTimeout, current_lease
 from tests.scheduling.driver import Scene, in_threads, until
 
 
 class Tree:
-    """Calls that call. `working` counts those that are at work themselves: a call that waits for its children is not."""
+    """Calls that call. `working` counts those that are at work themselves: a call that waits for its children is
+    not."""
 
     def __init__(self, lanes: int, **sections: object) -> None:
         self.scene = Scene(pools={"default": {"lanes": lanes}}, **sections)
@@ -293,7 +294,9 @@ def test_blocked_threads_of_one_tree_do_not_deadlock() -> None:
         with scene.rm.lease(agent=name):
             if depth:
                 context = [contextvars.copy_context() for _ in range(2)]
-                threads = in_threads(*(lambda i=i, c=c: c.run(node, f"{name}.{i}", depth - 1) for i, c in enumerate(context)))
+                threads = in_threads(
+                    *(lambda i=i, c=c: c.run(node, f"{name}.{i}", depth - 1) for i, c in enumerate(context))
+                )
                 for thread in threads:
                     thread.join(20)
         done.append(name)
@@ -301,4 +304,26 @@ def test_blocked_threads_of_one_tree_do_not_deadlock() -> None:
     (root,) = in_threads(lambda: node("root", 3))
     until(lambda: len(done) == 15)
     root.join(10)
+    scene.at_rest()
+
+
+@pytest.mark.parametrize("zombies", [0, 1])
+def test_work_that_lost_its_lease_is_told_when_it_calls_again(zombies: int) -> None:
+    """Its lane may be kept for it, so that a call of its own would wait for itself, for ever."""
+    scene = Scene(pools={"default": {"lanes": 1, "zombies": zombies}})
+    with pytest.raises(RunTimeout), scene.rm.lease(agent="parent", run_s=1):
+        scene.clock.advance(3)
+        with scene.rm.lease(agent="child"):
+            raise AssertionError("a zombie made a call")
+    scene.at_rest()
+
+
+def test_work_whose_caller_left_is_told_when_it_calls_again() -> None:
+    scene = Scene(pools={"default": {"lanes": 1, "zombies": 0}})
+    with scene.rm.lease(agent="parent") as lease:
+        lease.abandon()
+        with pytest.raises(LeaseError, match="has left"):
+            scene.rm.lease(agent="child")
+        with pytest.raises(LeaseError, match="has left"):
+            scene.rm.lease(agent="child", parent=lease)
     scene.at_rest()

@@ -1,4 +1,5 @@
-"""Rates on the virtual clock: exactly the limit, never more in any window, in order, and with no timer that only looks."""
+"""Rates on the virtual clock: exactly the limit, never more in any window, in order, and with no timer that only
+looks."""
 
 from __future__ import annotations
 
@@ -181,7 +182,9 @@ def test_no_timer_fires_but_to_grant_something() -> None:
     scene = Scene(pools={"default": {"lanes": 1000, "limits": [{"requests": 10, "per": 60}]}})
     scene.clock = clock
     scene.rm = ResourceManager(
-        pools={"default": {"lanes": 1000, "limits": [{"requests": 10, "per": 60}]}}, reaper={"sweep_s": 600}, clock=clock
+        pools={"default": {"lanes": 1000, "limits": [{"requests": 10, "per": 60}]}},
+        reaper={"sweep_s": 600},
+        clock=clock,
     )
     scene.run_all(*(scene.call(f"c{i}", 0) for i in range(100)))
     ticks = clock.fired.pop("Gate.tick")

@@ -23,7 +23,9 @@ def test_events_tell_the_life_of_every_call() -> None:
         async with scene.rm.lease(agent="f"):
             raise ValueError
 
-    scene.run_all(scene.call("a", 2, tokens=7), scene.call("b", 1), refunded(), failing(), scene.call("hung", 99, run_s=1))
+    scene.run_all(
+        scene.call("a", 2, tokens=7), scene.call("b", 1), refunded(), failing(), scene.call("hung", 99, run_s=1)
+    )
     lives: dict[str, list[tuple[str, str | None]]] = {}
     for e in scene.rm.events():
         lives.setdefault(e.agent, []).append((e.kind, e.outcome))
@@ -142,14 +144,18 @@ def test_the_snapshot_says_who_holds_and_who_waits_longest_first() -> None:
     async def all_() -> None:
         calls = []
         for i, priority in enumerate(("interactive", "interactive", "subagent", "background")):
-            calls.append(asyncio.ensure_future(scene.call(f"c{i}", 50, priority=priority, tenant="t", session="s", tokens=9)))
+            calls.append(
+                asyncio.ensure_future(scene.call(f"c{i}", 50, priority=priority, tenant="t", session="s", tokens=9))
+            )
             await asyncio.sleep(1)
         snapshot = scene.rm.snapshot()
         assert [(x.agent, x.for_s) for x in snapshot.holding] == [("c0", 4), ("c1", 3)]
         assert [(x.agent, x.priority, x.level, x.for_s) for x in snapshot.waiting] == [
             ("c2", "subagent", 1, 2), ("c3", "background", 2, 1),
         ]  # fmt: skip
-        assert {(x.tenant, x.session, x.pool, x.tokens) for x in snapshot.holding + snapshot.waiting} == {("t", "s", "default", 9)}
+        assert {(x.tenant, x.session, x.pool, x.tokens) for x in snapshot.holding + snapshot.waiting} == {
+            ("t", "s", "default", 9)
+        }
         assert snapshot.zombies == ()
         await asyncio.gather(*calls)
 
@@ -169,7 +175,12 @@ def test_statistics_count_every_way_out() -> None:
             raise ValueError
 
     results = scene.run_all(
-        scene.call("a", 2), scene.call("b", 2), refunded(), failing(), scene.call("tired", wait_max=1), scene.call("hung", 99, run_s=1)
+        scene.call("a", 2),
+        scene.call("b", 2),
+        refunded(),
+        failing(),
+        scene.call("tired", wait_max=1),
+        scene.call("hung", 99, run_s=1),
     )
     assert isinstance(results[-1], RunTimeout)
     pool = scene.rm.statistics().pools["default"]
