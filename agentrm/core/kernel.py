@@ -281,7 +281,8 @@ class Kernel:
                 return
 
     def penalise(self, scope: int, until_ns: int, cut: int, since_ns: int, now_ns: int) -> None:
-        """Closes a scope until a time. `cut` 1 also slows it down, 2 less so (the provider named the time): once for all
+        """Closes a scope until a time. `cut` 1 also slows it down, 2 less so (the provider named the time): once for
+        all
         calls that began before the cut."""
         self._check(lib.arm_penalise(self._ctx, scope, until_ns, int(cut), since_ns, now_ns), "penalise")
 
@@ -296,7 +297,8 @@ class Kernel:
         self._check(lib.arm_set_policy(self._ctx, pool, POLICIES[policy]), "set a policy")
 
     def owner_dead(self, owner: int, pid: int, now_ns: int) -> int:
-        """Frees what a dead participant held, if its place (see `owners`) is still that process's; returns the number of
+        """Frees what a dead participant held, if its place (see `owners`) is still that process's; returns the number
+        of
         tickets. Repeat while it fills `granted`."""
         return self._check(lib.arm_owner_dead(self._ctx, owner, pid, now_ns), "bury an owner")
 

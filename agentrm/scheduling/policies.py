@@ -103,7 +103,8 @@ def drf() -> KernelPolicy:
 
 
 def load(name: str) -> Policy | None:
-    """The custom policy of that name; None for one of the kernel's own and for `auto`. (The kernel's own are entry points
+    """The custom policy of that name; None for one of the kernel's own and for `auto`. (The kernel's own are entry
+    points
     like any other, for lists of what there is; reading the installed packages is spared when one is asked for.)
 
     Raises ConfigError if it isn't installed, can't be loaded, or lacks `place` and `used`.

@@ -34,7 +34,8 @@ def of_zombie(parent: Lease) -> LeaseError:
     if parent.error is not None:
         return parent.error
     return LeaseError(
-        f"the caller of agent {parent.agent!r} in {parent.pool!r} has left, so its work makes no further calls. End the "
+        f"the caller of agent {parent.agent!r} in {parent.pool!r} has left, so its work makes no further calls. End "
+        "the "
         "work",
         pool=parent.pool, agent=parent.agent,
     )  # fmt: skip

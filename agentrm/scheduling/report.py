@@ -152,7 +152,8 @@ def statistics(rm: ResourceManager) -> Statistics:
         kept = max(0, info.dead - info.zombies)
         pools[name] = PoolStatistics(
             info.lanes, info.used + kept, info.waiting, info.dead - kept, pool.granted, pool.settled, pool.failed,
-            pool.refunded, pool.cancelled, pool.reaped, pool.waited_s / pool.granted if pool.granted else 0.0, info.ewma_us / 1e6,
+            pool.refunded, pool.cancelled, pool.reaped, pool.waited_s / pool.granted if pool.granted else 0.0,
+            info.ewma_us / 1e6,
             *_policy(rm, name),
         )  # fmt: skip
     limits = {}
