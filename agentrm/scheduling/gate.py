@@ -348,7 +348,7 @@ class Gate:
         if rc > 0 or self.waiters:
             self.deliver()
             self.arm()
-        if pool.pressed:
+        if pool.pressed and (rc <= 0 or pool.config.account is not None):  # else the next one tells
             self.pressure.touch(pool)
         if self.subscriptions:
             self.publish()
