@@ -41,7 +41,7 @@ def builder(module: str, *, hold_gil: bool = True) -> FFI:
         sources=sources,
         include_dirs=[os.path.relpath(HERE)],
         depends=[os.path.relpath(p) for p in HERE.glob("*.h")],
-        extra_compile_args=["-std=c11", "-O2", "-D_POSIX_C_SOURCE=200809L"] if os.name == "posix" else [],
+        extra_compile_args=["-std=c11", "-O3", "-D_POSIX_C_SOURCE=200809L"] if os.name == "posix" else [],
         py_limited_api=True,
     )
     return ffi
