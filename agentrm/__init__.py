@@ -23,11 +23,20 @@ from agentrm.errors import (
     ScopeClosed,
 )
 from agentrm.identity import Identity, current_identity, identity
+from agentrm.limits.errors import (
+    BudgetExceeded,
+    LoopDetected,
+    OutputLimit,
+    PriceUnknown,
+    SpawnRefused,
+    StepLimit,
+)
 from agentrm.scheduling import Lease, ResourceManager, current_lease
 
 __all__ = [
     "AdmissionError",
     "AgentRMError",
+    "BudgetExceeded",
     "Clock",
     "ConfigError",
     "ForkedError",
@@ -36,14 +45,19 @@ __all__ = [
     "KernelError",
     "Lease",
     "LeaseError",
+    "LoopDetected",
     "ManagerClosed",
     "MonotonicClock",
+    "OutputLimit",
+    "PriceUnknown",
     "QueueFull",
     "QueueTimeout",
     "RequestTooLarge",
     "ResourceManager",
     "RunTimeout",
     "ScopeClosed",
+    "SpawnRefused",
+    "StepLimit",
     "VirtualClock",
     "current_identity",
     "current_lease",
