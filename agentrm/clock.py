@@ -21,7 +21,8 @@ LINGER_S = 10.0
 
 
 class Timer:
-    """One pending callback. `cancel()` is idempotent and safe from any thread; a callback that has begun runs to its end."""
+    """One pending callback. `cancel()` is idempotent and safe from any thread; a callback that has begun runs to its
+    end."""
 
     __slots__ = ("_owner", "fn", "when_ns")
 

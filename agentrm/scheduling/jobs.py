@@ -52,7 +52,8 @@ class Job:
             if self._next is not None:
                 self.skipped += 1
                 raise JobSkipped(
-                    f"job {self.name!r} runs and its next run waits; this firing, number {self.fired}, is one too many. "
+                    f"job {self.name!r} runs and its next run waits; this firing, number {self.fired}, is one too "
+                    "many. "
                     "Fire it less often, or let it skip",
                     is_retryable=False,
                 )

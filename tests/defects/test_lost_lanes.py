@@ -65,7 +65,9 @@ def test_a_time_out_of_one_waiter_lets_no_other_in() -> None:
     """LOCO 2: when one waiter of an agent timed out, another of that agent came in beside the holder."""
     scene = Scene(pools=ONE)
     results = scene.run_all(
-        scene.call("holder", 10, agent="a"), scene.call("impatient", 1, agent="a", wait_max=2), scene.call("patient", 1, agent="a")
+        scene.call("holder", 10, agent="a"),
+        scene.call("impatient", 1, agent="a", wait_max=2),
+        scene.call("patient", 1, agent="a"),
     )
     assert isinstance(results[1], QueueTimeout) and scene.most_inside == 1
     assert scene.started == [("holder", 0), ("patient", 10)]
@@ -87,7 +89,9 @@ def test_shutting_down_admits_nobody_and_leaves_nobody_waiting() -> None:
     assert scene.order == ["c0"] and scene.now == 5
 
 
-@pytest.mark.parametrize("asked", [{"pool": "none"}, {"priority": "urgent"}, {"tokens": -1}, {"run_s": 0}, {"agent": 7}, {"tenant": b"x"}])
+@pytest.mark.parametrize(
+    "asked", [{"pool": "none"}, {"priority": "urgent"}, {"tokens": -1}, {"run_s": 0}, {"agent": 7}, {"tenant": b"x"}]
+)
 def test_a_refused_request_takes_no_lane(asked: dict[str, Any]) -> None:
     """LOCO 4: an unknown agent raised after the slot was taken."""
     scene = Scene(pools=ONE)
@@ -274,7 +278,9 @@ def test_cancelling_the_caller_stops_the_call() -> None:
     provider = Provider(scene.clock, seconds=10)
 
     async def all_() -> None:
-        calls = [asyncio.ensure_future(adapters.acall(scene.rm, CallSpec(agent=f"a{i}"), provider.answer)) for i in range(3)]
+        calls = [
+            asyncio.ensure_future(adapters.acall(scene.rm, CallSpec(agent=f"a{i}"), provider.answer)) for i in range(3)
+        ]
         await asyncio.sleep(1)
         calls[0].cancel()
         calls[1].cancel()
@@ -307,7 +313,10 @@ def test_a_blocked_thread_does_not_stall_the_loop() -> None:
     go = threading.Event()
 
     async def all_() -> None:
-        blocked = [asyncio.ensure_future(adapters.acall_blocking(rm, CallSpec(agent="b"), lambda: go.wait(10))) for _ in range(2)]
+        blocked = [
+            asyncio.ensure_future(adapters.acall_blocking(rm, CallSpec(agent="b"), lambda: go.wait(10)))
+            for _ in range(2)
+        ]
         while rm.statistics().running < 2:
             await asyncio.sleep(0)
         go.set()

@@ -1,4 +1,5 @@
-"""Defects found in other schedulers: rates that are exceeded or not reached, order that is none, collapse and starvation."""
+"""Defects found in other schedulers: rates that are exceeded or not reached, order that is none, collapse and
+starvation."""
 
 from __future__ import annotations
 
@@ -171,7 +172,9 @@ def test_settling_gives_back_what_was_not_used() -> None:
 
 def test_a_spacing_of_calls_holds_for_200_callers() -> None:
     """ARL 7: the spacing had no lock, and 200 callers began within 2 ms."""
-    scene = Scene(pools={"default": {"lanes": 500, "limits": [{"requests": 10, "per": 1, "shape": "bucket", "burst": 1}]}})
+    scene = Scene(
+        pools={"default": {"lanes": 500, "limits": [{"requests": 10, "per": 1, "shape": "bucket", "burst": 1}]}}
+    )
     scene.run_all(*(scene.call(f"c{i}", 0) for i in range(200)))
     times = [at for _, at in scene.started]
     assert min(b - a for a, b in zip(times, times[1:], strict=False)) >= 0.0999

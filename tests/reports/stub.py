@@ -1,4 +1,5 @@
-"""A provider that answers, refuses, stalls or breaks as it is told, on the virtual clock, and counts what reaches it."""
+"""A provider that answers, refuses, stalls or breaks as it is told, on the virtual clock, and counts what reaches
+it."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class Dropped(ConnectionError):
 @dataclass(slots=True)
 class Provider:
     """`seconds`: how long a good answer takes. `rate`: at most so many requests per so many seconds, else 429, with a
-    hint if `hints`. `script`: what the next requests get instead, one each: an exception to raise, `SILENCE`, a number of
-    seconds, or a function."""
+    hint if `hints`. `script`: what the next requests get instead, one each: an exception to raise, `SILENCE`, a
+    number of seconds, or a function."""
 
     clock: VirtualClock
     seconds: float = 1.0
@@ -75,8 +76,11 @@ class Provider:
             self.running -= 1
         return what
 
-    async def stream(self, chunks: int = 3, gap: float = 0.1, then: Callable[[], Any] | Any = None) -> AsyncIterator[str]:
-        """One streamed answer: `chunks` pieces, `gap` seconds apart; `then` is SILENCE, or an exception, for its end."""
+    async def stream(
+        self, chunks: int = 3, gap: float = 0.1, then: Callable[[], Any] | Any = None
+    ) -> AsyncIterator[str]:
+        """One streamed answer: `chunks` pieces, `gap` seconds apart; `then` is SILENCE, or an exception, for its
+        end."""
         told = self._arrive()
         if isinstance(told, BaseException):
             raise told

@@ -30,8 +30,8 @@ def test_r01_a_person_waits_for_one_step_of_a_chore_at_most(arrives: float) -> N
 
 
 def test_r03_age_lifts_by_one_level_and_never_reaches_a_person() -> None:
-    """The report breaks ties by class before age. Here the rule decides: what is older goes first among equals, so the order
-    of the two old ones is that of their arrival; a person comes before both and the fresh one after both."""
+    """The report breaks ties by class before age. Here the rule decides: what is older goes first among equals, so
+    the order of the two old ones is that of their arrival; a person comes before both and the fresh one after both."""
     scene = Scene(pools=ONE)
     calls = [
         scene.call("busy", 32),
@@ -59,8 +59,8 @@ def test_r03_no_age_passes_interactive_work() -> None:
 
 
 def test_r05_an_interrupted_call_goes_before_those_that_never_ran() -> None:
-    """Nothing is preempted here, so there is no victim to choose; what a provider interrupts comes back ahead of unstarted
-    work of its level, and only as often as the pool's attempts allow, so that the others do not starve."""
+    """Nothing is preempted here, so there is no victim to choose; what a provider interrupts comes back ahead of
+    unstarted work of its level, and only as often as the pool's attempts allow, so that the others do not starve."""
     scene = Scene(pools={"default": {"lanes": 1, "retry": {"attempts": 4}}})
     provider = Provider(scene.clock, script=[Refused(503)] * 10)
 

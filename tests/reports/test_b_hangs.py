@@ -13,7 +13,7 @@ import pytest
 
 from agentrm import ConfigError, IdleTimeout, LeaseError, ResourceManager, RunTimeout, adapters, current_lease
 from agentrm.adapters import CallSpec
-from tests.reports.stub import SILENCE, Dropped, Provider, Refused
+from tests.reports.stub import SILENCE, Provider, Refused
 from tests.scheduling.driver import Scene, in_threads, until
 
 ONE = {"default": {"lanes": 1}}
@@ -116,8 +116,8 @@ def test_r20_a_stalled_call_is_tried_once_more_and_only_the_second_answer_counts
 
 
 def test_r20_chunks_already_handed_out_are_not_taken_back() -> None:
-    """Here the report contradicts the rule of streams, and the rule decides: the caller has the first chunks, so it is told
-    by a retryable error; a stream that stalled before its first chunk is tried again."""
+    """Here the report contradicts the rule of streams, and the rule decides: the caller has the first chunks, so it
+    is told by a retryable error; a stream that stalled before its first chunk is tried again."""
     scene = Scene()
     provider = Provider(scene.clock, script=[{"then": SILENCE}])
     got: list[str] = []
@@ -233,8 +233,8 @@ def test_r26_a_set_limit_interrupts_and_one_that_cannot_be_is_refused() -> None:
 
 
 def test_r27_zombies_are_counted_bounded_and_their_results_dropped() -> None:
-    """A reaped call beyond the bound keeps its lane until its thread ends (that is the back-pressure), so threads at work
-    are at most the lanes and the bound together."""
+    """A reaped call beyond the bound keeps its lane until its thread ends (that is the back-pressure), so threads at
+    work are at most the lanes and the bound together."""
     lanes, bound = 2, 3
     scene = Scene(pools={"default": {"lanes": lanes, "zombies": bound}})
     go, lock = threading.Event(), threading.Lock()
@@ -266,8 +266,7 @@ def test_r27_zombies_are_counted_bounded_and_their_results_dropped() -> None:
         scene.clock.advance(1.1)
         pool = scene.rm.statistics().pools["default"]
         assert pool.zombies <= bound
-        reaped = pool.reaped
-        until(lambda: len(failures) == reaped and started == reaped + len(scene.rm.snapshot().holding))
+        until(lambda n=pool.reaped: len(failures) == n and started == n + len(scene.rm.snapshot().holding))
     assert scene.rm.statistics().pools["default"].zombies == bound
     assert most == lanes + bound and scene.rm.statistics().waiting == 10 - lanes - bound
     go.set()
@@ -280,14 +279,16 @@ def test_r27_zombies_are_counted_bounded_and_their_results_dropped() -> None:
 
 
 def test_r28_cancelling_while_a_tool_runs_ends_the_stream() -> None:
-    """The part of it that is a matter of leases: the stream ends at once, both tool calls end as cancelled, nothing is left.
-    How a transcript shows that is tested with the contexts."""
+    """The part of it that is a matter of leases: the stream ends at once, both tool calls end as cancelled, nothing
+    is left. How a transcript shows that is tested with the contexts."""
     scene = Scene()
     record: dict[str, str] = {}
 
     async def tool(name: str, seconds: float) -> str:
         try:
-            return await adapters.acall(scene.rm, CallSpec(kind="tool", tool=name), lambda: asyncio.sleep(seconds, name))
+            return await adapters.acall(
+                scene.rm, CallSpec(kind="tool", tool=name), lambda: asyncio.sleep(seconds, name)
+            )
         except asyncio.CancelledError:
             record[name] = "cancelled"
             raise

@@ -51,7 +51,9 @@ def test_r34_back_off_outlasts_a_long_refusal_and_reaches_nobody_else() -> None:
     scene.at_rest()
 
 
-@pytest.mark.parametrize(("status", "code"), [(429, "insufficient_quota"), (402, "billing_hard_limit_reached"), (401, "invalid_api_key")])
+@pytest.mark.parametrize(
+    ("status", "code"), [(429, "insufficient_quota"), (402, "billing_hard_limit_reached"), (401, "invalid_api_key")]
+)
 def test_r37_no_retry_where_no_wait_can_help(status: int, code: str) -> None:
     scene = Scene(pools={"default": {"lanes": 2, "limits": [{"tokens": 1000, "per": 60}]}})
     refusal = Refused(status, code=code)
@@ -126,8 +128,8 @@ def test_r39_a_refusal_of_the_whole_account_holds_every_model_of_a_pool() -> Non
 
 
 def test_r40_waits_until_the_scope_is_usable_or_says_when_it_will_be() -> None:
-    """A pool stands for interchangeable backends behind one queue, so it is usable when its scope is: the earliest time is
-    the scope's. The hint is kept with some jitter, so that those who wait do not come at once."""
+    """A pool stands for interchangeable backends behind one queue, so it is usable when its scope is: the earliest
+    time is the scope's. The hint is kept with some jitter, so that those who wait do not come at once."""
     for budget, sent in ((10, True), (3, False)):
         scene = Scene(pools={"default": {"lanes": 4}})
         provider = Provider(scene.clock, script=[Refused(429, retry_after=5)])
@@ -239,7 +241,9 @@ def test_r46_a_request_larger_than_the_bucket_has_a_stated_end(oversize: str) ->
     async def all_() -> None:
         await scene.call("big", 0, tokens=200)
         assert level(scene) == -100
-        await asyncio.gather(scene.call("one", 0, tokens=1), scene.call("big2", 0, tokens=200), scene.call("big3", 0, tokens=200))
+        await asyncio.gather(
+            scene.call("one", 0, tokens=1), scene.call("big2", 0, tokens=200), scene.call("big3", 0, tokens=200)
+        )
 
     scene.run(all_)
     assert scene.start_of("big") == 0
@@ -292,9 +296,17 @@ def test_r50_all_limits_of_a_call_are_taken_together(strict: bool) -> None:
 def test_r50_random_interleavings_never_deadlock(seed: int) -> None:
     for i in range(50):
         dice = random.Random(seed + i)
-        scene = Scene(pools={"default": {"lanes": 3, "limits": [{"requests": 5, "per": 10}, {"tokens": 500, "per": 10}]}})
+        scene = Scene(
+            pools={"default": {"lanes": 3, "limits": [{"requests": 5, "per": 10}, {"tokens": 500, "per": 10}]}}
+        )
         calls = [
-            scene.call(f"c{k}", dice.random() * 5, at=dice.random() * 30, tokens=dice.randrange(1, 501), use=dice.randrange(1, 600))
+            scene.call(
+                f"c{k}",
+                dice.random() * 5,
+                at=dice.random() * 30,
+                tokens=dice.randrange(1, 501),
+                use=dice.randrange(1, 600),
+            )
             for k in range(40)
         ]
         results = scene.run_all(*calls, longest_s=3000)
@@ -308,7 +320,8 @@ def test_r52_groups_with_one_key_draw_from_one_limit(accounts: tuple[str, str], 
     scene = Scene(
         accounts={name: {"limits": [{"requests": 10, "per": 60}]} for name in set(accounts)},
         pools={
-            f"group{i}": {"account": name, "lanes": 50, "limits": [{"requests": 10, "per": 60}]} for i, name in enumerate(accounts)
+            f"group{i}": {"account": name, "lanes": 50, "limits": [{"requests": 10, "per": 60}]}
+            for i, name in enumerate(accounts)
         },
     )
     scene.run_all(*(scene.call(f"g{g}.{i}", 0, pool=f"group{g}", agent=f"g{g}") for i in range(30) for g in (0, 1)))

@@ -8,10 +8,6 @@ from dataclasses import dataclass, field
 from agentrm.scheduling.events import Event
 
 
-DEPTH = 4
-"""So many tickets of one agent are looked at for one that fits into what is left."""
-
-
 @dataclass(slots=True)
 class Replay:
     """Of one pool without nesting and ageing, so that a ticket keeps its level. `passes`, `seconds`: the backfill
@@ -57,16 +53,10 @@ class Replay:
         busy = len(self.running) + max(0, len(self.dead) - self.zombies)
         assert busy <= self.lanes, f"{busy} lanes of {self.lanes} are in use after {e}"
 
-    def _is_blocked(self, other: Event, mine: Event) -> bool:
-        """Whether it may be passed: it is larger, so what is left can be enough for one and not for the other; or it
-        stands
-        behind so many larger ones of its agent that the kernel's bounded look does not reach it."""
-        if (other.tokens or 0) > (mine.tokens or 0):
-            return True
-        before = [
-            x for x in self.waiting.values() if (x.agent, x.level) == (other.agent, other.level) and x.seq < other.seq
-        ]
-        return sum((x.tokens or 0) > (mine.tokens or 0) for x in before) >= DEPTH
+    @staticmethod
+    def _is_blocked(other: Event, mine: Event) -> bool:
+        """Whether it may be passed: it is larger, so what is left can be enough for one and not for the other."""
+        return (other.tokens or 0) > (mine.tokens or 0)
 
     def _settle(self, e: Event) -> None:
         del self.running[e.handle]
