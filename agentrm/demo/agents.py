@@ -99,9 +99,9 @@ class Reading(TypedDict, total=False):
 
 
 PASSAGES = {
-    "order": "Order 1042 was paid on 3 May. The card was charged twice by mistake and refunded on 5 May.",
-    "parcel": "Parcels from the Lyon depot are two days late because of the strike.",
-    "": "A customer in Lyon sent back a vase that was broken on the way.",
+    "order": "Order 1042 was charged twice by mistake and refunded on 5 May.",
+    "parcel": "Parcels from Lyon are two days late.",
+    "": "A customer in Lyon sent back a broken vase.",
 }
 
 

@@ -71,9 +71,9 @@ class Scenario:
     """By how much the user takes the provider's window to be longer: not all requests travel equally long."""
 
     def question(self, number: int) -> str:
-        """Every fourth needs the files, which the reader has."""
+        """Every fifth needs the files, which the reader has."""
         asked = random.Random(f"{self.seed} question {number}").choice(QUESTIONS)
-        return f"Question {number}: {asked}" + (f" {FILES}" if number % 4 == 0 else "")
+        return f"Question {number}: {asked}" + (f" {FILES}" if number % 5 == 0 else "")
 
     def note(self, indexer: str, number: int) -> str:
         subject = random.Random(f"{self.seed} {indexer} {number}").choice(SUBJECTS)
@@ -102,8 +102,8 @@ class Scenario:
 
 def full(seed: int) -> Scenario:
     return Scenario(
-        seed=seed, questions=20, every_s=1.6, indexers=10, notes_each=5, sorters=4, letters_each=3,
-        local_model="smollm2-135m", answer_tokens=6, cut_s=45.0,
+        seed=seed, questions=20, every_s=1.6, indexers=14, notes_each=4, sorters=4, letters_each=3,
+        local_model="smollm2-135m", answer_tokens=5, cut_s=50.0,
     )  # fmt: skip
 
 
