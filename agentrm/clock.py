@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -93,7 +94,7 @@ class MonotonicClock:
     def __init__(self) -> None:
         self._heap = _Heap()
         self._lock = threading.RLock()  # re-entrant: the collector may run a callback that sets a timer, here too
-        self._wake = threading.Semaphore(0)
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()  # re-entrant too
         self._thread: threading.Thread | None = None
         self._sleeping_until = 0
 
@@ -106,11 +107,12 @@ class MonotonicClock:
         with self._lock:
             timer = self._heap.add(when_ns, fn)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="agentrm-timer", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="agentrm-timer", daemon=True)
+                thread.start()
+                self._thread = thread  # in this order, as below: a signal in between leaves it to the next call
             elif when_ns < self._sleeping_until:
+                self._wake.put(None)
                 self._sleeping_until = 0
-                self._wake.release()
         return timer
 
     def _run(self) -> None:
@@ -133,7 +135,11 @@ class MonotonicClock:
                     fn()
                 except BaseException:  # one timer's fault must not stop the others; the trace says whose it was
                     logging.getLogger("agentrm").exception("a timer failed")
-            if not due and not self._wake.acquire(timeout=LINGER_S if wait is None else wait) and wait is None:
+            if due:
+                continue
+            try:
+                self._wake.get(timeout=LINGER_S if wait is None else wait)
+            except queue.Empty:
                 with self._lock:
                     if self._heap.next_ns() is None:
                         self._thread = None

@@ -41,7 +41,11 @@ class Sweeper:
         try:
             if not self.active:
                 self.active = True
-                self._next()
+                try:
+                    self._next()
+                except BaseException:  # a signal's: the next call starts it
+                    self.active = False
+                    raise
         finally:
             self._starting.release()
 
