@@ -40,9 +40,12 @@ class Attempts:
         wait = self._pause_after(lease, error, problem)
         if wait is not None:
             return wait
-        if isinstance(error, AgentRMError):
-            raise self._spec.translated(error) from error.__cause__
-        raise error
+        try:
+            if isinstance(error, AgentRMError):
+                raise self._spec.translated(error) from error.__cause__
+            raise error
+        finally:  # no cycle through this frame: it would keep what the callers' frames hold until the next collection
+            del error
 
     def _pause_after(self, lease: Any, error: Exception, problem: ProviderError | None) -> float | None:
         if not self._spec.is_retried:

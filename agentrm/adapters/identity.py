@@ -20,12 +20,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentrm.errors import ConfigError
-from agentrm.identity import PRIORITIES, Identity
+from agentrm.identity import NOBODY, PRIORITIES, Identity
 
 __all__ = ["PRIORITIES", "Identity", "first_answers", "identity_of", "read_identity"]
 
 _PREFIX = "agentrm_"
 _NAMES = Identity._fields
+_PREFIXED = tuple((name, f"{_PREFIX}{name}") for name in _NAMES)
 
 
 def identity_of(where: str, given: Mapping[str, Any]) -> Identity:
@@ -41,33 +42,36 @@ def identity_of(where: str, given: Mapping[str, Any]) -> Identity:
 def first_answers(*sources: Identity) -> Identity:
     """For each field the first source that has one."""
     found: dict[str, Any] = {}
-    for name in _NAMES:
-        answers = (getattr(source, name) for source in sources)
-        found[name] = next((answer for answer in answers if answer is not None), None)
-    return Identity(**found)
+    for source in sources:
+        if source is not NOBODY:
+            for name, answer in zip(_NAMES, source, strict=True):
+                if answer is not None and name not in found:
+                    found[name] = answer
+    return Identity(**found) if found else NOBODY
 
 
 def read_identity(holder: Any, *, plain: bool) -> Identity:
     """The identity in a framework's mapping or object, from `agentrm_agent`, `agentrm_priority` and so on,
     and with `plain` from `agent`, `priority`, `tenant` and `session` too. A prefixed value that can't be
     meant raises `ConfigError`; a plain one is the user's own field and left alone."""
-    if holder is None:
-        return Identity()
+    if not holder:
+        return NOBODY
     found: dict[str, Any] = {}
-    for name in _NAMES:
-        value = _get(holder, _PREFIX + name)
+    for name, prefixed in _PREFIXED:
+        value = _get(holder, prefixed)
         if value is not None:
-            _check(_PREFIX + name, name, value)
+            _check(prefixed, name, value)
             found[name] = value
         elif plain:
             value = _get(holder, name)
             is_ours = isinstance(value, str) and (name != "priority" or value in PRIORITIES)
-            found[name] = value if is_ours and value else None
-    return Identity(**found)
+            if is_ours and value:
+                found[name] = value
+    return Identity(**found) if found else NOBODY
 
 
 def _get(holder: Any, name: str) -> Any:
-    if isinstance(holder, Mapping):
+    if isinstance(holder, dict) or isinstance(holder, Mapping):  # the first is much quicker to tell
         return holder.get(name)
     return getattr(holder, name, None)
 

@@ -10,9 +10,10 @@ from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.usage import Meter, Usage
 from agentrm.errors import AgentRMError
 from agentrm.limits.errors import OutputLimit
+from agentrm.limits.headers import read_headers
 from agentrm.limits.provider_errors import ProviderError
 
-__all__ = ["admit", "charge", "fail", "new_lease", "progress", "settle"]
+__all__ = ["admit", "charge", "fail", "new_lease", "observe", "progress", "settle"]
 
 
 def new_lease(
@@ -77,6 +78,12 @@ def settle(lease: Any, spec: CallSpec, result: Any) -> None:
         lease.release()
 
 
+def observe(rm: Any, lease: Any, spec: CallSpec, result: Any) -> None:
+    """Lets the provider's own account of what is left correct the limits of the pool."""
+    if spec.headers is not None and (headers := spec.headers(result)):
+        rm.observe_headers(lease, read_headers(headers))
+
+
 def charge(lease: Any, usage: Usage) -> None:
     """Corrects what was reserved; the lease still runs."""
     lease.settle(usage.input_tokens, usage.output_tokens, cached_tokens=usage.cached_tokens)
@@ -115,7 +122,9 @@ def fail(lease: Any, spec: CallSpec, error: BaseException) -> ProviderError | No
     """Ends the lease of work that raised or was cancelled. A model call's error tells the scope; a tool's
     own errors are the tool's and say nothing about a provider of the pool."""
     problem: ProviderError | None = None
-    if spec.kind == "model" and not lease.reaped:
-        problem = lease.fail(error)
-    lease.release()
+    try:
+        if spec.kind == "model" and not lease.reaped:
+            problem = lease.fail(error)
+    finally:
+        lease.release()
     return problem

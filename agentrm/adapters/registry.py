@@ -8,9 +8,11 @@ said in the error when nothing else fits."""
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol, runtime_checkable
 
@@ -117,7 +119,13 @@ def _candidates(packages: list[str]) -> Iterator[Adapter]:
 
 def _points() -> list[EntryPoint]:
     disabled = {name.strip() for name in os.environ.get(DISABLE, "").split(",")}
-    return [point for point in entry_points(group=GROUP) if point.name not in disabled]
+    return [point for point in _installed(tuple(sys.path)) if point.name not in disabled]
+
+
+@lru_cache(maxsize=1)
+def _installed(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Reading the installed packages takes some 10 ms, so it is done once for each `sys.path`."""
+    return tuple(entry_points(group=GROUP))
 
 
 def _load(point: EntryPoint) -> Adapter | None:

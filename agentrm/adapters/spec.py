@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -25,6 +25,8 @@ class CallSpec:
       a stream adds up, False where each report covers all that came before.
     - `is_last`: whether a chunk is the last of its stream, for consumers that stop there and never ask for the end; the
       lane is free when it is handed out.
+    - `headers`: the provider's response headers in a result or a stream's first chunk, where the framework keeps them:
+      what they say is left of a limit corrects the pool's.
     - `retries`: whether a failure that can pass may be tried again here; None: model calls yes, all others
       no, because a tool may have acted before it failed.
     - `heartbeat` is called about every `beat_s` while the call is queued on an event loop.
@@ -49,6 +51,7 @@ class CallSpec:
     size: Callable[[Any], int] = estimate_tokens
     usage_adds: bool = False
     is_last: Callable[[Any], bool] | None = None
+    headers: Callable[[Any], Mapping[str, Any] | None] | None = None
     retries: bool | None = None
     heartbeat: Callable[[], object] | None = None
     beat_s: float = 0.1

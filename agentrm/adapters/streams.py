@@ -7,6 +7,7 @@ consumer, because chunks can't be taken back."""
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause
 from agentrm.adapters.layers import Layer, is_inner_layer
-from agentrm.adapters.leasing import charge, fail, new_lease, progress
+from agentrm.adapters.leasing import charge, fail, new_lease, observe, progress
 from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.threads import Worker, borrow
 from agentrm.adapters.usage import Meter
@@ -111,18 +112,19 @@ class _Part:
     """One attempt: one lease, one upstream iterator, one worker. `started` once a chunk came."""
 
     __slots__ = (
-        "_iterator", "_layer", "_lock", "_make", "_meter", "_reaped", "_spec", "_wake", "_work", "_worker",
-        "lease", "problem", "started",
+        "_context", "_iterator", "_layer", "_lock", "_make", "_meter", "_reaped", "_rm", "_spec", "_wake", "_work",
+        "_worker", "lease", "problem", "started",
     )  # fmt: skip
 
     def __init__(self, rm: Any, spec: CallSpec, make: Callable[[], Iterable[Any]], *, again: bool) -> None:
-        self._spec, self._make = spec, make
+        self._rm, self._spec, self._make = rm, spec, make
         self._lock = threading.Lock()
         self._wake = threading.Semaphore(0)
         self._meter = Meter(spec.usage, spec.size, adds=spec.usage_adds)
         self._layer = Layer(rm, spec)
         self._iterator: Iterator[Any] | None = None
         self._worker: Worker | None = None
+        self._context: contextvars.Context | None = None
         self._work: Work | None = None
         self._reaped: AgentRMError | None = None
         self.problem: ProviderError | None = None
@@ -132,16 +134,9 @@ class _Part:
     def next(self) -> Any:
         if self._reaped is not None:  # between two chunks
             raise self._reaped
-        if self._worker is None:
-            self.lease.acquire()
-            self._worker = borrow()
-        try:
-            with self.lease.guard(), self._layer.around():  # the worker gets a copy of this context
-                work = Work(self._pull, self._wake.release, self._late)
-        except BaseException:  # reaped or interrupted in this very moment
-            if (idle := self._take_worker()) is not None:
-                self._end_zombie(idle)
-            raise
+        if self._context is None:
+            self._begin()
+        work = Work(self._pull, self._wake.release, self._late, self._context)
         with self._lock:
             if self._reaped is not None:
                 raise self._reaped
@@ -170,6 +165,8 @@ class _Part:
             if (mine := self._take_worker()) is not None:
                 self._settle(mine, complete=True)
             return END
+        if not self.started:
+            observe(self._rm, self.lease, self._spec, chunk)
         self.started = True
         try:
             progress(self.lease, self._meter, chunk)
@@ -177,6 +174,17 @@ class _Part:
             self.close()
             raise
         return chunk
+
+    def _begin(self) -> None:
+        self.lease.acquire()
+        self._worker = borrow()
+        try:
+            with self.lease.guard(), self._layer.around():  # the chunks are made in a copy of this context
+                self._context = contextvars.copy_context()
+        except BaseException:  # reaped or interrupted in this very moment
+            if (idle := self._take_worker()) is not None:
+                self._end_zombie(idle)
+            raise
 
     def close(self) -> None:
         """The consumer leaves between two chunks. The upstream iterator is closed in the consumer's thread,

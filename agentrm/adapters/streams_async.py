@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause_async
 from agentrm.adapters.layers import Layer, is_inner_layer
-from agentrm.adapters.leasing import admit, charge, fail, new_lease, progress
+from agentrm.adapters.leasing import admit, charge, fail, new_lease, observe, progress
 from agentrm.adapters.signals import Signal
 from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.streams import END, close_iterator
@@ -136,12 +136,12 @@ class _Part:
     """One attempt: one lease, one source. `started` once a chunk came."""
 
     __slots__ = (
-        "_ended", "_layer", "_loop", "_meter", "_pulling", "_reaped", "_source", "_spec",
+        "_ended", "_layer", "_loop", "_meter", "_pulling", "_reaped", "_rm", "_source", "_spec",
         "lease", "problem", "started",
     )  # fmt: skip
 
     def __init__(self, rm: Any, spec: CallSpec, source: _Source, *, again: bool) -> None:
-        self._spec, self._source = spec, source
+        self._rm, self._spec, self._source = rm, spec, source
         self._meter = Meter(spec.usage, spec.size, adds=spec.usage_adds)
         self._layer = Layer(rm, spec)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -171,6 +171,8 @@ class _Part:
         if chunk is END:
             self._settle(complete=True)
             return END
+        if not self.started:
+            observe(self._rm, self.lease, self._spec, chunk)
         self.started = True
         try:
             progress(self.lease, self._meter, chunk)

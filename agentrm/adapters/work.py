@@ -21,9 +21,15 @@ class Work:
 
     __slots__ = ("_context", "_done", "_fn", "_late", "_left", "_lock", "_wake", "error", "value")
 
-    def __init__(self, fn: Callable[[], Any], wake: Callable[[], None], late: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        fn: Callable[[], Any],
+        wake: Callable[[], None],
+        late: Callable[[], None],
+        context: contextvars.Context | None = None,
+    ) -> None:
         self._fn, self._wake, self._late = fn, wake, late
-        self._context = contextvars.copy_context()
+        self._context = context or contextvars.copy_context()
         self._lock = threading.Lock()
         self._done = self._left = False
         self.value: Any = None

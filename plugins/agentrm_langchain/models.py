@@ -3,7 +3,6 @@ own model."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -13,8 +12,16 @@ from langchain_core.language_models.llms import LLM, BaseLLM
 from agentrm.adapters import CallSpec, acall, acall_blocking, astream, astream_blocking, call, stream
 from agentrm_langchain.client_retries import without_client_retries
 from agentrm_langchain.errors import translate
-from agentrm_langchain.gating import Gate, gated_copy, make_gate, plain_view
-from agentrm_langchain.sizes import ends_message, input_size, model_name, output_limit, result_size, result_usage
+from agentrm_langchain.gating import Gate, gated_copy, like, make_gate, plain_view
+from agentrm_langchain.sizes import (
+    ends_message,
+    input_size,
+    model_name,
+    output_limit,
+    response_headers,
+    result_size,
+    result_usage,
+)
 from agentrm_langchain.surroundings import Surroundings, seen, within
 
 __all__ = ["gate_model", "gate_model_with", "is_model"]
@@ -93,12 +100,13 @@ def _spec(gate: Gate, model: Any, args: tuple[Any, ...], settings: dict[str, Any
         size=result_size,
         usage_adds=True,  # the chunks' usage_metadata does
         is_last=ends_message,
+        headers=response_headers,
         translate=translate,
     )
 
 
 def _generate(cls: type[Any], gate: Gate) -> Callable[..., Any]:
-    @functools.wraps(cls._generate)  # the core looks at the signature
+    @like(cls._generate)  # the core looks at the signature
     def _generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         plain = plain_view(self, cls)
         return call(gate.rm, _spec(gate, self, args, kwargs), lambda: plain._generate(*args, **kwargs))
@@ -111,7 +119,7 @@ def _agenerate(cls: type[Any], gate: Gate) -> Callable[..., Any]:
     and from us: the loop's default executor is small, and a cancelled call would go on there unseen."""
     is_async = _overrides(cls, "_agenerate")
 
-    @functools.wraps(cls._agenerate)
+    @like(cls._agenerate)
     async def _agenerate(self: Any, *args: Any, **kwargs: Any) -> Any:
         plain = plain_view(self, cls)
         spec = _spec(gate, self, args, kwargs)
@@ -126,7 +134,7 @@ def _agenerate(cls: type[Any], gate: Gate) -> Callable[..., Any]:
 def _stream(cls: type[Any], gate: Gate, name: str) -> Callable[..., Any]:
     native = getattr(cls, name)
 
-    @functools.wraps(native)
+    @like(native)
     def gated(self: Any, *args: Any, **kwargs: Any) -> Iterator[Any]:
         plain = plain_view(self, cls)
         return stream(gate.rm, _spec(gate, self, args, kwargs), lambda: native(plain, *args, **kwargs))
@@ -137,7 +145,7 @@ def _stream(cls: type[Any], gate: Gate, name: str) -> Callable[..., Any]:
 def _astream(cls: type[Any], gate: Gate, name: str) -> Callable[..., Any]:
     native = getattr(cls, name)
 
-    @functools.wraps(native)
+    @like(native)
     def gated(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         plain = plain_view(self, cls)
         return astream(gate.rm, _spec(gate, self, args, kwargs), lambda: native(plain, *args, **kwargs))
@@ -148,7 +156,7 @@ def _astream(cls: type[Any], gate: Gate, name: str) -> Callable[..., Any]:
 def _astream_of_sync(cls: type[Any], gate: Gate) -> Callable[..., Any]:
     native = cls._stream
 
-    @functools.wraps(cls._astream)
+    @like(cls._astream)
     def _astream(self: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         plain = plain_view(self, cls)
         spec = _spec(gate, self, args, kwargs)
@@ -172,7 +180,7 @@ def _for_sync(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
 
 
 def _invoke(cls: type[Any]) -> Callable[..., Any]:
-    @functools.wraps(cls.invoke)
+    @like(cls.invoke)
     def invoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
         with within(config):
             return cls.invoke(self, input, config, **kwargs)
@@ -181,7 +189,7 @@ def _invoke(cls: type[Any]) -> Callable[..., Any]:
 
 
 def _ainvoke(cls: type[Any]) -> Callable[..., Any]:
-    @functools.wraps(cls.ainvoke)
+    @like(cls.ainvoke)
     async def ainvoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
         with within(config):
             return await cls.ainvoke(self, input, config, **kwargs)
@@ -193,7 +201,7 @@ def _stream_public(cls: type[Any], name: str) -> Callable[..., Any]:
     native = getattr(cls, name)
     under = "_stream" if name == "stream" else "_astream"
 
-    @functools.wraps(native)
+    @like(native)
     def public(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
         streams = _overrides(cls, under) or _overrides(cls, "_stream")
         if streams and _says_something(config):

@@ -4,7 +4,8 @@ reported."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import Generation, LLMResult
@@ -12,7 +13,15 @@ from langchain_core.outputs.chat_result import ChatResult
 
 from agentrm.adapters import Usage, estimate_text, estimate_tokens, read_usage
 
-__all__ = ["ends_message", "input_size", "model_name", "output_limit", "result_size", "result_usage"]
+__all__ = [
+    "ends_message",
+    "input_size",
+    "model_name",
+    "output_limit",
+    "response_headers",
+    "result_size",
+    "result_usage",
+]
 
 _PER_MESSAGE = 4
 _MEDIA_TOKENS = 1000
@@ -55,7 +64,7 @@ def _content(content: Any) -> int:
 
 def output_limit(model: Any, settings: Mapping[str, Any]) -> int | None:
     """The most tokens that the call may produce, None if nothing bounds them."""
-    for source in (settings, getattr(model, "__dict__", {})):
+    for source in (settings, vars(model)):
         for name in _LIMITS:
             value = source.get(name)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -68,11 +77,16 @@ def model_name(model: Any, settings: Mapping[str, Any]) -> str | None:
     named = settings.get("model")
     if isinstance(named, str) and named:
         return named
+    state, cls = vars(model), cast(Any, type(model))
     for name in _NAMES:
-        value = getattr(model, name, None)
+        value = state[name] if name in state else _of_class(cls, name) and getattr(model, name)
         if isinstance(value, str) and value:
             return value
     return None
+
+
+_of_class = lru_cache(maxsize=1024)(hasattr)
+"""Whether a class has an attribute: asking a model for one that it does not have is slow."""
 
 
 def result_usage(result: Any) -> Usage | None:
@@ -87,6 +101,20 @@ def result_usage(result: Any) -> Usage | None:
         return read_usage(result.llm_output or {})
     message = getattr(result, "message", None)
     return read_usage(result if message is None else message)
+
+
+def response_headers(result: Any) -> Mapping[str, Any] | None:
+    """The provider's response headers, which LangChain keeps if the model was told so (`include_response_headers`)."""
+    part = next(iter(_parts(result)), None) if isinstance(result, (ChatResult, LLMResult)) else result
+    for holder in (
+        getattr(part, "generation_info", None),
+        getattr(getattr(part, "message", None), "response_metadata", None),
+    ):
+        if holder and isinstance(found := holder.get("headers"), Mapping):
+            return found
+    output = getattr(result, "llm_output", None)
+    found = output.get("headers") if output else None
+    return found if isinstance(found, Mapping) else None
 
 
 def ends_message(chunk: Any) -> bool:

@@ -22,10 +22,10 @@ from typing import Any
 from langchain_core.runnables.config import var_child_runnable_config
 
 from agentrm.adapters import Identity, first_answers, read_identity
-from agentrm.identity import current_identity
+from agentrm.identity import NOBODY, current_identity
 from agentrm.scheduling.lease import current_lease
 
-__all__ = ["Surroundings", "here", "seen", "within"]
+__all__ = ["NOWHERE", "Surroundings", "here", "seen", "within"]
 
 _RUNTIME_KEY = "__pregel_runtime"
 
@@ -43,8 +43,8 @@ class Surroundings:
         return self.config is not None or self.runtime is not None
 
 
-_NOWHERE = Surroundings()
-_seen: ContextVar[Surroundings] = ContextVar("agentrm_langchain_surroundings", default=_NOWHERE)
+NOWHERE = Surroundings()
+_seen: ContextVar[Surroundings] = ContextVar("agentrm_langchain_surroundings", default=NOWHERE)
 
 
 def seen() -> Surroundings:
@@ -65,7 +65,7 @@ def within(config: Mapping[str, Any] | None = None, runtime: Any = None) -> Iter
             pass
 
 
-def here(arguments: Identity, handed: Surroundings = _NOWHERE) -> tuple[Identity, Callable[[], None] | None]:
+def here(arguments: Identity, handed: Surroundings = NOWHERE) -> tuple[Identity, Callable[[], None] | None]:
     """Who makes the call that begins here, and the heartbeat to give while it is queued (None: nobody
     listens)."""
     outer = handed or _seen.get()
@@ -74,7 +74,8 @@ def here(arguments: Identity, handed: Surroundings = _NOWHERE) -> tuple[Identity
     runtime = outer.runtime or _runtime_of(config) or _runtime_of(ambient)
     per_call = [read_identity(getattr(runtime, "context", None), plain=True)]
     for source in (config, ambient):
-        per_call += [read_identity(source.get(part), plain=False) for part in ("configurable", "metadata")]
+        if source:
+            per_call += [read_identity(source.get(part), plain=False) for part in ("configurable", "metadata")]
     said = first_answers(*per_call)
     if said.priority == "interactive" and current_lease() is not None:
         said = said._replace(priority=None)  # inherited from the outer agent, which is whom the person waits for
@@ -87,6 +88,8 @@ def _runtime_of(config: Mapping[str, Any]) -> Any:
 
 
 def _own_names(config: Mapping[str, Any]) -> Identity:
+    if not config:
+        return NOBODY
     agent = (config.get("metadata") or {}).get("lc_agent_name")
     thread = (config.get("configurable") or {}).get("thread_id")
     return Identity(agent=str(agent) if agent else None, session=str(thread) if thread else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -10,7 +9,7 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.tools import tool as make_tool
 
 from agentrm.adapters import CallSpec, acall, acall_blocking, call
-from agentrm_langchain.gating import Gate, gated_copy, make_gate, plain_view
+from agentrm_langchain.gating import Gate, gated_copy, like, make_gate, plain_view
 
 __all__ = ["gate_tool", "gate_tool_with", "gate_tools", "tool_node"]
 
@@ -77,7 +76,7 @@ def _is_sync(tool: Any, cls: type[Any]) -> bool:
 
 
 def _run(cls: type[Any], gate: Gate) -> Callable[..., Any]:
-    @functools.wraps(cls._run)  # the core reads injected arguments off the signature
+    @like(cls._run)  # the core reads injected arguments off the signature
     def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
         plain = plain_view(self, cls)
         return call(gate.rm, _spec(gate, self), lambda: plain._run(*args, **kwargs))
@@ -86,7 +85,7 @@ def _run(cls: type[Any], gate: Gate) -> Callable[..., Any]:
 
 
 def _arun(cls: type[Any], gate: Gate) -> Callable[..., Any]:
-    @functools.wraps(cls._run if cls._arun is BaseTool._arun else cls._arun)
+    @like(cls._run if cls._arun is BaseTool._arun else cls._arun)
     async def _arun(self: Any, *args: Any, **kwargs: Any) -> Any:
         plain = plain_view(self, cls)
         if not _is_sync(self, cls):
@@ -100,7 +99,7 @@ def _arun(cls: type[Any], gate: Gate) -> Callable[..., Any]:
 
 
 def _ainvoke(cls: type[Any]) -> Callable[..., Any]:
-    @functools.wraps(cls.ainvoke)
+    @like(cls.ainvoke)
     async def ainvoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
         if _is_sync(self, cls):  # the class's own would queue in a thread of the loop's executor
             return await BaseTool.ainvoke(self, input, config, **kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import signal
 import threading
@@ -198,6 +199,30 @@ def test_a_finished_calls_result_is_not_kept_alive() -> None:
     gc.collect()
     call(rm, SPEC, lambda: None)  # the worker's next job
     assert gone() is None
+
+
+def test_an_exception_keeps_nothing_of_its_callers_alive() -> None:
+    """Without a cycle through the frames, what they hold (another stream, say) is freed when the exception is."""
+
+    class Held:
+        pass
+
+    def fn() -> None:
+        raise Refusal(Refuse(400))
+
+    def caller(rm: Any) -> weakref.ref[Held]:
+        held = Held()
+        with contextlib.suppress(Refusal):
+            call(rm, SPEC, fn)
+        return weakref.ref(held)
+
+    rm = manager()
+    gc.collect()
+    gc.disable()
+    try:
+        assert caller(rm)() is None
+    finally:
+        gc.enable()
 
 
 def test_a_stream_is_read_on_one_thread_from_start_to_end() -> None:

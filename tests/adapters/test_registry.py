@@ -85,6 +85,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setattr(the_registry, "_loaded", {})
     monkeypatch.setattr(the_registry, "_failed", {})
+    the_registry._installed.cache_clear()
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -80,7 +81,7 @@ def calling(*names: str) -> AIMessage:
 
 def tool_of(fn: Callable[..., Any], name: str = "work") -> StructuredTool:
     """A tool of a sync or an async function."""
-    kinds = {"coroutine": fn} if asyncio.iscoroutinefunction(fn) else {"func": fn}
+    kinds = {"coroutine": fn} if inspect.iscoroutinefunction(fn) else {"func": fn}
     return StructuredTool.from_function(name=name, description="works", **kinds)
 
 

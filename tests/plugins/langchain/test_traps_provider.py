@@ -126,3 +126,14 @@ def test_a_stream_that_the_user_drops_stops_the_server() -> None:
             break
         assert provider.wait_until(lambda statistics: provider.open_requests == 0), "it goes on sending to nobody"
     assert running(rm) == 0
+
+
+@pytest.mark.parametrize("way", ["invoke", "stream"])
+def test_what_the_provider_says_is_left_corrects_our_own_count(way: str) -> None:
+    """Somebody else uses the same key: three requests of ours are possible, not a hundred."""
+    rm = manager(pools={"default": {"limits": [{"requests": 100, "per": 3600}]}})
+    with StubProvider(limits=[Limit(requests=4, per_s=3600)], hints=["x-ratelimit"]) as provider:
+        model = rm.attach(chat(provider, include_response_headers=True))
+        assert list(model.stream("hello")) if way == "stream" else model.invoke("hello")
+    (limit,) = rm.statistics().limits.values()
+    assert limit.level <= 4
