@@ -69,7 +69,7 @@ def main() -> int:
             versions[found.DISTRIBUTION or peer] = peers.version(found)
             if name == "enqueue-decide-1000":
                 extra["inversions"] = {"agentrm": kernel.inversions(sizes.DEPTH), peer: found.inversions(sizes.DEPTH)}
-        except Exception as error:  # a peer that fails at run time is reported like one that is not there
+        except Exception as error:  # noqa: BLE001 - a peer that fails at run time is reported like one that is not there
             missing.append(peers.Missing(f"{peer} in {name}", f"{type(error).__name__}: {error}"))
             continue
         _say(results[-1])

@@ -51,7 +51,8 @@ class Accuracy:
 
 
 def _manager(shape: str) -> ResourceManager:
-    limit = {"requests": AMOUNT, "per": WINDOW_S} if shape == "rolling" else {"tokens": AMOUNT, "per": WINDOW_S, "burst": BURST}
+    limit = {"requests": AMOUNT} if shape == "rolling" else {"tokens": AMOUNT, "burst": BURST}
+    limit["per"] = WINDOW_S
     return ResourceManager(pools={"default": {"lanes": 1_000, "limits": [limit]}})
 
 

@@ -60,8 +60,8 @@ def whole(work: Callable[[], object], n: int) -> float:
 def together(
     worker: Callable[[Callable[[], bool]], int], threads: int, seconds: float, *, busy: bool = False
 ) -> float:
-    """Nanoseconds an operation while `threads` threads work, each `worker(go)` counting its operations as long as `go()`;
-    with one more that only computes if `busy`."""
+    """Nanoseconds an operation while `threads` threads work, each `worker(go)` counting its operations as long as
+    `go()`; with one more that only computes if `busy`."""
     stop = threading.Event()
     counts = [0] * threads
     ready = threading.Barrier(threads + 1)

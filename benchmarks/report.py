@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,8 +27,8 @@ are timed by the processor time they used, cases of several threads by the clock
 def as_row(r: Result) -> dict[str, Any]:
     return {
         "name": r.name, "peer": r.peer, "ours_ns": round(r.ours_ns, 1), "peer_ns": round(r.peer_ns, 1),
-        "ratio": round(r.ratio, 3), "spread": round(r.spread, 3), "ratio_low": round(r.low, 3), "ratio_high": round(r.high, 3),
-        "bar": r.bar, "passed": r.passed, "note": r.note,
+        "ratio": round(r.ratio, 3), "spread": round(r.spread, 3),
+        "ratio_low": round(r.low, 3), "ratio_high": round(r.high, 3), "bar": r.bar, "passed": r.passed, "note": r.note,
     }  # fmt: skip
 
 
@@ -40,7 +41,10 @@ def write(
     extra: dict[str, Any],
 ) -> None:
     """Both files, from one run."""
-    machine = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    machine = f"{python}, {platform.system()} {platform.machine()}"
+    if hasattr(os, "getloadavg"):
+        machine += f"; {os.cpu_count()} processors, on average {os.getloadavg()[2]:.1f} programs running on them"
     rows = [as_row(r) for r in results]
     doc = {
         "command": COMMAND, "machine": machine, "rounds": rounds, "results": rows,
@@ -54,12 +58,13 @@ def write(
         verdict = "" if r.bar is None else "met" if r.passed else "**missed**"
         name = r.name + (f" ({r.note})" if r.note else "")
         lines.append(
-            f"| {name} | {r.peer} | {_time(r.ours_ns)} | {_time(r.peer_ns)} | {r.ratio:.2f} ({r.low:.2f} to {r.high:.2f}) "
-            f"| {bar} | {verdict} |"
+            f"| {name} | {r.peer} | {_time(r.ours_ns)} | {_time(r.peer_ns)} "
+            f"| {r.ratio:.2f} ({r.low:.2f} to {r.high:.2f}) | {bar} | {verdict} |"
         )
     lines += ["", "Versions: " + ", ".join(f"{k} {v}" for k, v in sorted(versions.items())) + "."]
     lines += [f"Not measured: {m.peer} ({m.why})." for m in missing]
     lines += ["", *_more(extra)]
+    lines += [section.read_text() for section in sorted(Path(__file__).parent.glob("results_*.md"))]
     (folder / "RESULTS.md").write_text("\n".join(lines) + "\n")
 
 

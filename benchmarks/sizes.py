@@ -14,5 +14,5 @@ ROUNDS = 5
 
 def quick() -> None:
     """Sizes of a trial run, of which no figure means anything."""
-    small = {"WAITING": 100, "CYCLES": 500, "SECONDS": 0.05, "TRIES": 500, "COROUTINES": 300, "LEASES": 50, "DEPTH": 100}
-    globals().update(small, SLOW=5, ROUNDS=2)
+    small = {"WAITING": 100, "CYCLES": 500, "SECONDS": 0.05, "TRIES": 500, "COROUTINES": 300, "LEASES": 50}
+    globals().update(small, DEPTH=100, SLOW=5, ROUNDS=2)

@@ -14,7 +14,7 @@ class _Turnstile:
 
     def __init__(self, lanes: int) -> None:
         traffic = Traffic(0, lanes=lanes, room=sizes.COROUTINES)
-        self.port, self.running = traffic.port, traffic.running
+        self.port, self.leave, self.running = traffic.port, traffic.port.leave, traffic.running
         self.who = traffic.callers[0]
         self.futures: dict[int, asyncio.Future[None]] = {}
         self.loop = asyncio.get_running_loop()
@@ -26,7 +26,7 @@ class _Turnstile:
         self.running.append(handle)
 
     def release_one(self) -> None:
-        handle = self.port.leave(self.running.pop(), SETTLED)
+        handle = self.leave(self.running.pop(), SETTLED)
         if handle:
             self.futures.pop(handle).set_result(None)
 

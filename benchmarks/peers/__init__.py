@@ -24,7 +24,7 @@ def find(module: str) -> ModuleType | Missing:
     """The peer's module, or why there is none."""
     try:
         return importlib.import_module(f"benchmarks.peers.{module}")
-    except Exception as error:  # whatever a foreign package does at import is its reason
+    except Exception as error:  # noqa: BLE001 - whatever a foreign package does at import is its reason
         return Missing(module, f"{type(error).__name__}: {error}")
 
 

@@ -1,4 +1,4 @@
-"""token-throttle: reserve and refund on requests and tokens, in memory. Needs Python 3.12: an environment of its own."""
+"""token-throttle: reserve and refund on requests and tokens, in memory. Needs Python 3.12: its own environment."""
 
 from __future__ import annotations
 
