@@ -27,7 +27,8 @@
  * ORDER. A ticket enters a level (0 interactive, 1 subagent, 2 background; policy and feedback may lower it). At the
  * instant of a grant the lowest level with work goes first. Inside a level tenants, and inside a tenant its agents,
  * leave in the order of their virtual start times (start-time fair queueing): serving work that costs c moves the
- * start on by c / weight; whoever becomes active starts at the time of the one last served, so idling earns nothing.
+ * start on by c / weight; whoever becomes active starts at the time of the one last served or at their own last finish,
+ * whichever is later, so idling earns nothing.
  * c is the largest of the shares of lane time, requests and tokens that the call takes of its pool, in microseconds
  * of the whole pool. Equal starts leave in order of arrival.
  *
@@ -200,7 +201,8 @@ int64_t arm_agent(arm_ctx *ctx, const char *name, size_t length, uint32_t tenant
 int64_t arm_scope(arm_ctx *ctx, const char *name, size_t length, int32_t pool);
 int arm_name(arm_ctx *ctx, int32_t kind, int32_t index, char *out60);
 
-/* who: pool | class << 10 | flags << 12 | agent << 16 | scope << 40. amounts: tokens.
+/* who: pool | class << 10 | flags << 12 | agent << 16 | scope << 40. agent is what arm_agent returned: 24 bits of index
+ * and, from its bit 36 (bit 52 here), a tag of 8 bits, by which ARM_E_AGENT tells that the slot has another name now.
  * Returns handle << 1 | granted, or an error. */
 int64_t arm_submit(arm_ctx *ctx, int64_t who, int64_t tokens, int64_t now_ns);
 /* how: outcome | tokens really used << 2; ARM_REFUND gives everything back. Returns n_granted or an error. */
@@ -210,6 +212,7 @@ int arm_heartbeat(arm_ctx *ctx, int64_t handle, int64_t now_ns);
 int64_t arm_reap(arm_ctx *ctx, int64_t handle, int64_t now_ns); /* RUNNING -> ZOMBIE */
 int64_t arm_advance(arm_ctx *ctx, int64_t now_ns);
 int64_t arm_poll(arm_ctx *ctx); /* grants made by other owners */
+/* What is overdue goes to io.overdue and io.reason. Begin with cursor 0; returns the next cursor, 0 at the end. */
 int64_t arm_sweep(arm_ctx *ctx, int64_t cursor, int64_t now_ns);
 /* Several may bury the same dead owner; a place that has another owner than `pid` by now is left alone. */
 int64_t arm_owner_dead(arm_ctx *ctx, int32_t owner, int64_t pid, int64_t now_ns);

@@ -108,7 +108,11 @@ class KernelConfig:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One transition of the kernel. `value`: microseconds waited (grant), held (settle, reap), tokens (submit)."""
+    """One transition of the kernel.
+
+    `value`: tokens (submit); microseconds waited (grant, cancel), held (reap), or until the scope opens (penalty, whose
+    `pool` is the index + 1, 0 without one); microseconds held << 2 | outcome (settle, zombie_end).
+    """
 
     seq: int
     kind: str
@@ -165,9 +169,9 @@ _memory_of: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 class Kernel:
     """One participant of an arena.
 
-    Guarantees: no call blocks; every state change is atomic and survives the death of any participant at any
-    instruction; a handle of an ended ticket changes nothing. Results that do not fit the return value (grants, overdue
-    leases, the next due time) are in `io` until the next call.
+    Guarantees: no call blocks; every state change is atomic and, in a shared arena, survives the death of any
+    participant at any instruction; a handle of an ended ticket changes nothing. Results that do not fit the return
+    value (grants, overdue leases, the next due time) are in `io` until the next call.
     """
 
     def __init__(self, config: KernelConfig | None = None, memory: Any = None, *, attach: bool = False) -> None:
@@ -281,9 +285,8 @@ class Kernel:
                 return
 
     def penalise(self, scope: int, until_ns: int, cut: int, since_ns: int, now_ns: int) -> None:
-        """Closes a scope until a time. `cut` 1 also slows it down, 2 less so (the provider named the time): once for
-        all
-        calls that began before the cut."""
+        """Closes a scope until a time. `cut` 1 also slows it down, 2 less so (the provider named the time): once
+        for all calls that began before the cut."""
         self._check(lib.arm_penalise(self._ctx, scope, until_ns, int(cut), since_ns, now_ns), "penalise")
 
     def reopen(self, scope: int, now_ns: int) -> None:
@@ -297,9 +300,8 @@ class Kernel:
         self._check(lib.arm_set_policy(self._ctx, pool, POLICIES[policy]), "set a policy")
 
     def owner_dead(self, owner: int, pid: int, now_ns: int) -> int:
-        """Frees what a dead participant held, if its place (see `owners`) is still that process's; returns the number
-        of
-        tickets. Repeat while it fills `granted`."""
+        """Frees what a dead participant held, if its place (see `owners`) is still that process's; returns the
+        number of tickets. Repeat while it fills `granted`."""
         return self._check(lib.arm_owner_dead(self._ctx, owner, pid, now_ns), "bury an owner")
 
     def owners(self) -> Iterator[tuple[int, int, int]]:

@@ -1,9 +1,10 @@
 """What a provider's refusals do to the calls that come next.
 
 A refusal with a hint closes the scope that the provider named until then, with jitter; one without closes it for a
-while that doubles while refusals go on. Both halve the scope's pace once a round trip (the kernel adds it back with
-each success), so that those who waited do not come back on one beat. What no wait can help (quota, authentication)
-closes the scope or account for good, at least for a minute: then one call may try whether that is still so.
+while that doubles while refusals go on. Both also slow the scope down, once a round trip (csrc/arm_scope.c says by how
+much; each success takes some of it back), so that those who waited do not come back on one beat. What no wait can help
+(quota, authentication) closes the scope or account for a minute at least, longer each time: then calls are let through
+again, and the first refusal closes it anew.
 """
 
 from __future__ import annotations

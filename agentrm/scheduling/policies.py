@@ -45,8 +45,7 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a call enters the queue: `level` 0 to 2, lower first; inside it `key` 0 to 2**48 - 1, lower first, equal
-    keys
-    in order of arrival."""
+    keys in order of arrival."""
 
     level: int
     key: int
@@ -104,8 +103,7 @@ def drf() -> KernelPolicy:
 
 def load(name: str) -> Policy | None:
     """The custom policy of that name; None for one of the kernel's own and for `auto`. (The kernel's own are entry
-    points
-    like any other, for lists of what there is; reading the installed packages is spared when one is asked for.)
+    points like any other, for lists of what there is; reading the installed packages is spared when one is asked for.)
 
     Raises ConfigError if it isn't installed, can't be loaded, or lacks `place` and `used`.
     """
