@@ -48,13 +48,13 @@ class Scenario:
 
     provider_lanes: int = 4
     """What the provider works on at once; the rest waits inside it in order of arrival."""
-    requests: int = 25
+    requests: int = 30
     per_s: float = 5.0
     hang: float = 0.03
     stall: float = 0.03
     refuse_with_hint: float = 0.01
     refuse_without_hint: float = 0.01
-    hint_s: float = 1.0
+    hint_s: float = 0.5
     service_s: tuple[float, float] = (0.2, 0.5)
     output_tokens: tuple[int, int] = (6, 14)
     gap_s: float = 0.03
@@ -64,8 +64,8 @@ class Scenario:
     """The time-out that the user gave the client, in both runs."""
     retries: int = 5
     """What the user gave LangChain's retry middleware, in both runs; it waits 1 s, 2 s, 4 s and so on."""
-    idle_s: float = 1.5
-    sweep_s: float = 0.25
+    idle_s: float = 1.25
+    sweep_s: float = 0.1
     local_lanes: int = 1
     margin_s: float = 0.1
     """By how much the user takes the provider's window to be longer: not all requests travel equally long."""
