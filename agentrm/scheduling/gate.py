@@ -10,6 +10,7 @@ import threading
 import weakref
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING
 
 from agentrm.clock import Timer
@@ -45,6 +46,18 @@ class _Mark:
 
 
 _GRANTED, _DROPPED = _Mark(), _Mark()
+
+
+class Left:
+    """Dies with a zombie's lease, and ends the zombie if that was not released before."""
+
+    __slots__ = ("_gate", "_ghost")
+
+    def __init__(self, gate: Gate, ghost: Lease) -> None:
+        self._gate, self._ghost = gate, ghost
+
+    def __del__(self) -> None:
+        self._gate.release(self._ghost, True)
 
 
 class Gate:
@@ -377,8 +390,17 @@ class Gate:
         """The caller left, its work goes on: a zombie until the lease is released."""
         if lease.state == RUNNING and self.port.reap(lease.handle, self._now()) >= 0:
             lease.state = REAPED
+            self.haunt(lease)
             self.deliver()
             self.arm()
+
+    def haunt(self, lease: Lease) -> None:
+        """From now on the zombie ends when its lease is released, or when nobody holds the lease any more."""
+        ghost = copy(lease)
+        ghost._task = ghost._on_reap = ghost._parent = ghost._token = ghost.error = None  # nothing that leads to leases
+        lease._left = Left(self, ghost)
+        if self.leases.pop(lease.handle, None) is not None:
+            self.leases[lease.handle] = ghost
 
     # --- time ---
 

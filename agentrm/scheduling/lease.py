@@ -67,6 +67,7 @@ class Lease:
     _on_reap: Callable[[Lease, LeaseError], object] | None = None
     _timer: Timer | None = None
     _loop: asyncio.AbstractEventLoop | None = None
+    _left: object = None
     _task: asyncio.Task[Any] | None = None
     _token: Token[Lease | None] | None = None
     _interrupted = False

@@ -141,20 +141,21 @@ class ResourceManager:
         `tokens`: expected total, reserved at admission; or `input_tokens` and `max_output_tokens`. `memory` in bytes.
         `wait_max`: seconds in the queue before QueueTimeout (default `waiting.max_s`).
         `idle_s`, `run_s`: seconds without progress and in all; None: the configured limits; `inf`: none.
-        `parent`: the enclosing lease; found by itself unless context variables are lost on the way. One that was taken
-        away while its work could not be stopped has no more calls to make: its error is raised again.
+        `parent`: the enclosing lease; found by itself unless context variables are lost on the way.
         `on_reap(lease, error)`: called once if the lease is taken away.
         `streams`: the call will show progress with `heartbeat` at each chunk, so that a hang is found much sooner.
         `resumed`: the call was interrupted by the manager or a provider and goes ahead of calls that never ran.
         """
         if parent is AUTO:
             parent = _current.get()
-            if parent is not None and (parent.state not in (RUNNING, REAPED) or parent._rm is not self):
+            if parent is not None and (parent.state != RUNNING or parent._rm is not self):
+                self._stale(parent)
                 parent = None
         elif parent is not None and parent._rm is not self:
             raise ConfigError("parent", parent, "a lease of this manager, or None")
-        if parent is not None and parent.state == REAPED:
-            raise refusals.of_zombie(parent)
+        elif parent is not None and parent.state == REAPED:
+            self._stale(parent)
+            parent = None
         who = _identity.get()
         key = (agent, priority, tenant, kind, pool, model, who, parent is None)
         route = self._routes.get(key)
@@ -191,6 +192,17 @@ class ResourceManager:
             if not isinstance(lease.session, str):
                 raise ConfigError("session", session, "a name (text)")
         return lease
+
+    def _stale(self, parent: Lease) -> None:
+        """A lease that is over encloses nothing. Raises its error where it is a zombie and zombies keep lanes: its work
+        would wait for the lane that it keeps itself."""
+        if parent._rm is self:
+            if _current.get() is parent:  # or a block that was never left would keep it for ever
+                _current.set(None)
+            if parent.state == REAPED:
+                info = self.kernel.pool_info(parent.route.pool.index)
+                if info.dead > info.zombies:
+                    raise refusals.of_zombie(parent)
 
     def try_lease(self, **asked: Any) -> Lease | None:
         """A running lease if one is to be had without waiting, else None. Arguments as for `lease`."""

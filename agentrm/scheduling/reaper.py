@@ -124,6 +124,8 @@ class Sweeper:
         lease.error = error
         if after == ENDED or lease.state == RUNNING:  # else its thread has just come back and ended it
             lease.state = after
+            if after == REAPED:
+                gate.haunt(lease)
         lease.route.pool.reaped += 1
         if lease.route.pool.pressed:
             gate.pressure.touch(lease.route.pool)

@@ -190,11 +190,14 @@ def test_a_cancel_near_the_grant_leaves_no_waiter_asleep(turns: int) -> None:
 def test_a_holder_that_vanishes_is_found() -> None:
     """TT kept the record of a holder that vanished, LOCO its slot."""
     scene = Scene(pools=ONE)
-    scene.rm.lease(agent="vanished").acquire()
-    gc.collect()
-    (result,) = scene.run_all(scene.call("next", 1))
-    assert result == "next" and scene.start_of("next") <= 601
-    scene.rm.kernel.check()
+    for _ in range(5):
+        scene.rm.lease(agent="vanished", run_s=600).acquire()
+        gc.collect()
+        began = scene.now
+        scene.run(lambda: scene.call("next", 1))
+        assert scene.started[-1][1] - began <= 601
+        gc.collect()
+        scene.at_rest()
 
 
 # --- streams ---
