@@ -480,7 +480,7 @@ def test_close_from_a_thread_wakes_waiting_threads() -> None:
             told.append(type(error))
 
     threads = in_threads(*[waiting] * 5)
-    until(lambda: rm.statistics().waiting == 5)
+    until(lambda: len(rm.gate.waiters) == 5)
     assert rm.close(timeout=0).turned_away == 5
     for thread in threads:
         thread.join(10)
