@@ -78,7 +78,6 @@
 #define ARM_E_FULL -2
 #define ARM_E_TOO_LARGE -3
 #define ARM_E_ARGUMENT -4
-#define ARM_E_CLOSED -5
 #define ARM_E_AGENT -6
 #define ARM_E_QUEUE -7
 #define ARM_E_STATE -8

@@ -109,7 +109,6 @@ int arm_set_pool(void *memory, uint32_t index, const arm_pool_config *f) {
 
 static int64_t join(arm_ctx *c, const int64_t *args) {
     arm_owner_rec *o = owner(c, c->slot);
-    wr(c, &o->alive, 1);
     wrw(c, &o->pid, args[0]);
     wrw(c, &o->started, args[1]);
     wrw(c, &o->wake, args[2]);

@@ -453,7 +453,7 @@ void queue_lift(arm_ctx *c, uint32_t p) {
             if (when > c->now) break;
             queue_remove(c, t - 1);
             uint32_t m = rd(c, &ticket(c, t - 1)->meta);
-            wr(c, &ticket(c, t - 1)->meta, with_level(m, which ? meta_class(m) : 1) | META_LIFTED);
+            wr(c, &ticket(c, t - 1)->meta, with_level(m, which ? meta_class(m) : 1));
             queue_add(c, t - 1, false);
         }
     }

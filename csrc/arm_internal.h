@@ -68,7 +68,6 @@ int64_t arm_private_try(arm_ctx *c, int64_t limit, int64_t amount, int64_t now_n
 #endif
 
 /* flags in a ticket's meta cell, above pool:10 class:2 level:2 */
-#define META_LIFTED (1u << 14)
 #define META_LOAN (1u << 15)    /* runs on its lender's lane */
 #define META_FRONT (1u << 16)   /* in the front queue of its flow */
 #define META_PARKED (1u << 17)  /* in its scope's parked list */
@@ -135,7 +134,7 @@ typedef struct {
     uint64_t ring;                /* offset of (time, amount) pairs */
     cell level, last;             /* bucket: biased units, time; gauge: taken */
     cell head, tail, sum;         /* rolling */
-    cell saver, saver_gen, dummy; /* ticket for which this limit saves up */
+    cell saver, saver_gen; /* ticket for which this limit saves up */
 } arm_limit;
 
 typedef struct {
@@ -144,7 +143,7 @@ typedef struct {
     cell pool, link, listed, parked;
     cell phead[3], ptail[3];      /* parked tickets by level */
     cell until, next, cut, gap, opened; /* W; cut: when its pace was last cut, 0 if it runs freely */
-    cell wins;                          /* calls that went through since it opened */
+    cell wins, starts, run;             /* since it opened: successes, starts; starts between the two cuts before */
     cell shown;                         /* W: the gap that it was last shown to take */
     cell last, interval; /* raw microseconds, advisory: last grant, usual distance of two */
 } arm_scope_rec;
@@ -159,7 +158,7 @@ typedef struct {
 typedef struct {
     cell claim;              /* raw: generation:32 | pid of whoever took the slot, 0 if free:32 */
     cell pid, started, wake; /* W */
-    cell alive, mhead, mtail;
+    cell mhead, mtail;
 } arm_owner_rec;
 
 typedef struct {

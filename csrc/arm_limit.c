@@ -36,6 +36,11 @@ static int64_t bucket_level(arm_ctx *c, arm_limit *l) {
     return min64(l->full, level + passed * l->num);
 }
 
+/* Tokens as units of a bucket; a debt deeper than a cell can hold is as deep as it can. */
+static int64_t units(const arm_limit *l, int64_t tokens) {
+    return tokens > 2 * BIAS / l->den ? 2 * BIAS : tokens * l->den;
+}
+
 static void bucket_set(arm_ctx *c, arm_limit *l, int64_t level) {
     wrw(c, &l->level, max64(1 - BIAS, min64(l->full, level)) + BIAS);
     if (c->now > rdw(c, &l->last)) wrw(c, &l->last, c->now);
@@ -77,7 +82,7 @@ static uint32_t take(arm_ctx *c, arm_limit *l, int64_t need) {
         return 0;
     }
     if (l->config.shape == ARM_BUCKET) {
-        bucket_set(c, l, bucket_level(c, l) - need * l->den);
+        bucket_set(c, l, bucket_level(c, l) - units(l, need));
         return 0;
     }
     int64_t at = c->now;
@@ -106,7 +111,7 @@ static void correct(arm_ctx *c, arm_limit *l, uint32_t stamp, int64_t reserved, 
     }
     if (reserved == real) return;
     if (l->config.shape == ARM_BUCKET) {
-        bucket_set(c, l, bucket_level(c, l) + (reserved - real) * l->den);
+        bucket_set(c, l, bucket_level(c, l) + units(l, reserved) - units(l, real));
         return;
     }
     int64_t sum = rolling_sum(c, l);

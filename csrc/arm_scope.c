@@ -1,9 +1,11 @@
 /* Scopes: what a provider closes or slows down at once, a model of a pool or a whole account. After a refusal a scope is
- * closed until the time that was named, and then runs with a gap between two starts. The gap is what the provider has
- * shown to take, a quarter longer: the time since the scope opened over the calls that went through in it. Without such
- * evidence the last gap doubles (a quarter more, if the provider named a time). Each success makes it shorter, quickly
- * down to what was shown and slowly below (multiplicative decrease of the rate and probing increase; after Chiu and Jain
- * 1989), until it no longer matters; after QUIET successes without a refusal what was shown is taken to be over. */
+ * closed until the time that was named, and then runs with a gap between two starts, which doubles with each refusal (a
+ * quarter more, if the provider named a time) and shrinks with each success until it no longer matters (multiplicative
+ * decrease of the rate and probing increase; after Chiu and Jain 1989).
+ *
+ * A provider that counts in windows shows it: twice running the same few calls go through before it refuses. Then the
+ * gap is what it was shown to take, a quarter longer (the time since the scope opened over the calls let through), and
+ * shrinks below that only slowly. After QUIET successes without a refusal that is taken to be over. */
 #include "arm_internal.h"
 
 #define GAP_FIRST INT64_C(100000)
@@ -11,6 +13,7 @@
 #define GAP_GUESS INT64_C(2000000)
 #define GAP_MOST INT64_C(60000000)
 #define QUIET 24
+#define FEW 8u
 
 int64_t scope_open_at(arm_ctx *c, uint32_t i) {
     arm_scope_rec *s = scope(c, i);
@@ -27,6 +30,7 @@ void scope_started(arm_ctx *c, uint32_t i) {
     atomic_store_explicit(&s->last, (uint64_t)c->now, memory_order_relaxed);
     if (!rdw(c, &s->cut)) return;
     if (!rdw(c, &s->opened)) wrw(c, &s->opened, c->now);
+    wr(c, &s->starts, rd(c, &s->starts) + 1);
     wrw(c, &s->next, c->now + rdw(c, &s->gap));
 }
 
@@ -36,6 +40,8 @@ static void forget(arm_ctx *c, arm_scope_rec *s) {
     wrw(c, &s->opened, 0);
     wrw(c, &s->shown, 0);
     wr(c, &s->wins, 0);
+    wr(c, &s->starts, 0);
+    wr(c, &s->run, 0);
 }
 
 void scope_succeeded(arm_ctx *c, uint32_t i) {
@@ -59,12 +65,17 @@ static int64_t penalise_body(arm_ctx *c, const int64_t *args) {
     int64_t until = args[1], since = args[3];
     if (until > rdw(c, &s->until)) wrw(c, &s->until, until);
     if (args[2] && since >= rdw(c, &s->cut)) {
-        int64_t opened = rdw(c, &s->opened), gap = rdw(c, &s->gap), wins = rd(c, &s->wins);
-        int64_t shown = opened && wins ? (max64(until, c->now) - opened) / wins * 5 / 4 : 0;
+        int64_t opened = rdw(c, &s->opened), gap = rdw(c, &s->gap);
         int64_t usual = (int64_t)atomic_load_explicit(&s->interval, memory_order_relaxed);
         int64_t named = args[2] == 2, base = gap ? gap : min64(GAP_GUESS, usual);
         int64_t guess = max64(GAP_FIRST, named ? base * 5 / 4 : base * 2);
-        if (shown > gap) wrw(c, &s->shown, guess = max64(shown, GAP_FIRST));
+        uint32_t run = opened ? rd(c, &s->starts) - 1 : 0; /* the last one was refused */
+        if (run && run <= FEW && run == rd(c, &s->run)) {
+            guess = max64(GAP_FIRST, (max64(until, c->now) - opened) / run * 5 / 4);
+            wrw(c, &s->shown, guess);
+        }
+        wr(c, &s->run, run);
+        wr(c, &s->starts, 0);
         gap = min64(GAP_MOST, guess);
         wrw(c, &s->gap, gap);
         wrw(c, &s->cut, c->now + 1);

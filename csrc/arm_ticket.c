@@ -354,7 +354,6 @@ static int64_t bury_body(arm_ctx *c, const int64_t *args) {
 
 static int64_t gone_body(arm_ctx *c, const int64_t *args) {
     if (!claimed_as(c, (uint32_t)args[0], (uint64_t)args[1])) return 0;
-    wr(c, &owner(c, (uint32_t)args[0])->alive, 0);
     wr(c, &owner(c, (uint32_t)args[0])->mhead, 0);
     wr(c, &owner(c, (uint32_t)args[0])->mtail, 0);
     return 0;

@@ -143,7 +143,10 @@ int64_t arm_run(arm_ctx *c, arm_body body, const int64_t *args, int64_t now_ns) 
     }
     while (!ARM_DIRECT(c)) {
         int jumped = setjmp(c->again);
-        if (jumped == 2) return ARM_E_FULL;
+        if (jumped == 2) { /* too much for one log: nothing was published, and nothing of the body stays */
+            start(c);
+            return ARM_E_FULL;
+        }
         begin(c);
         start(c);
         rc = body(c, args);

@@ -267,10 +267,16 @@ class Kernel:
         due: int = self.io.next_due_ns
         return None if due < 0 else due
 
+    def leave(self, now_ns: int) -> None:
+        """Ends this participant: what it holds is given back, its place is free for another. Not to be used afterwards."""
+        self._check(lib.arm_leave(self._ctx, now_ns), "leave the arena")
+
     def advance(self, now_ns: int) -> int:
+        """Grants what time has made possible; returns how many (`granted`)."""
         return int(lib.arm_advance(self._ctx, now_ns))
 
     def poll(self) -> int:
+        """Fetches the grants that other participants made for this one; returns how many (`granted`)."""
         return int(lib.arm_poll(self._ctx))
 
     def overdue(self, now_ns: int) -> Iterator[tuple[int, str]]:

@@ -135,7 +135,8 @@ class Scope:
 
     def __init__(self, pool: int = -1) -> None:
         self.pool = pool
-        self.until = self.next = self.cut = self.opened = self.wins = self.shown = self._gap = 0
+        self.until = self.next = self.cut = self.opened = self._gap = 0
+        self.wins = self.starts = self.run = self.shown = 0  # since it opened; starts before the cut before; the gap shown
         self.last = self.interval = 0  # the usual distance of two starts
         self.parked: tuple[list, list, list] = ([], [], [])  # by level
 
@@ -157,10 +158,11 @@ class Scope:
         self.last = now
         if self.cut:
             self.opened = self.opened or now
+            self.starts += 1
             self.next = now + self._gap
 
     def forget(self) -> None:
-        self._gap = self.cut = self.opened = self.wins = self.shown = 0
+        self._gap = self.cut = self.opened = self.wins = self.starts = self.run = self.shown = 0
 
     def succeeded(self) -> None:
         if not self.cut:
@@ -176,11 +178,12 @@ class Scope:
         self.until = max(self.until, until)
         if not cut or since < self.cut:  # calls that began before the last cut say nothing new
             return
-        shown = (max(until, now) - self.opened) // self.wins * 5 // 4 if self.opened and self.wins else 0
         base = self._gap or min(2_000_000, self.interval)
         guess = max(GAP_FIRST, base * 5 // 4 if cut == 2 else base * 2)
-        if shown > self._gap:
-            self.shown = guess = max(shown, GAP_FIRST)
+        run = self.starts - 1 if self.opened else 0  # the last one was refused
+        if 0 < run <= 8 and run == self.run:  # a provider that counts in windows
+            self.shown = guess = max(GAP_FIRST, (max(until, now) - self.opened) // run * 5 // 4)
+        self.run, self.starts = run, 0
         self._gap = min(60_000_000, guess)
         self.cut, self.opened, self.wins = now + 1, 0, 0
         self.next = until if until > now else now + self._gap
