@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause, pause_async
 from agentrm.adapters.layers import Layer, is_inner_layer
-from agentrm.adapters.leasing import admit, fail, new_lease, observe, settle
+from agentrm.adapters.leasing import admit, fail, new_lease, settle
 from agentrm.adapters.signals import Signal
 from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.threads import Worker, borrow
@@ -119,8 +119,7 @@ class _Attempt:
             self.problem = fail(lease, self.spec, error)
             raise
         layer.end()
-        observe(self.rm, lease, self.spec, result)
-        settle(lease, self.spec, result)
+        settle(self.rm, lease, self.spec, result)
         return result
 
     async def run_blocking(self, fn: Callable[[], Any]) -> Any:
@@ -153,8 +152,7 @@ class _Attempt:
                 self.problem = fail(lease, self.spec, error)
                 raise
             layer.end()
-            observe(self.rm, lease, self.spec, result)
-            settle(lease, self.spec, result)
+            settle(self.rm, lease, self.spec, result)
             return result
 
         worker = borrow()

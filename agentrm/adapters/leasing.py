@@ -66,14 +66,22 @@ async def admit(lease: Any, spec: CallSpec) -> None:
         await lease.acquire_async()
     finally:
         timer.cancel()
-    beat()
-
-
-def settle(lease: Any, spec: CallSpec, result: Any) -> None:
-    """Ends the lease of a call that returned. After a reap this ends the zombie and changes nothing else."""
     try:
-        if spec.kind == "model":
-            charge(lease, _used(spec, result))
+        beat()
+    except BaseException:  # it is granted already
+        lease.release()
+        raise
+
+
+def settle(rm: Any, lease: Any, spec: CallSpec, result: Any) -> None:
+    """Ends the lease of a call that returned, whatever the spec's readers of the result raise. After a reap this ends
+    the zombie and changes nothing else."""
+    try:
+        try:
+            observe(rm, lease, spec, result)
+        finally:
+            if spec.kind == "model":
+                charge(lease, _used(spec, result))
     finally:
         lease.release()
 

@@ -21,7 +21,6 @@ from agentrm.adapters.threads import Worker, borrow
 from agentrm.adapters.usage import Meter
 from agentrm.adapters.work import Work
 from agentrm.errors import AgentRMError
-from agentrm.limits.errors import OutputLimit
 from agentrm.limits.provider_errors import ProviderError
 
 __all__ = ["Stream", "stream"]
@@ -165,12 +164,12 @@ class _Part:
             if (mine := self._take_worker()) is not None:
                 self._settle(mine, complete=True)
             return END
-        if not self.started:
-            observe(self._rm, self.lease, self._spec, chunk)
-        self.started = True
+        first, self.started = not self.started, True
         try:
+            if first:
+                observe(self._rm, self.lease, self._spec, chunk)
             progress(self.lease, self._meter, chunk)
-        except OutputLimit:
+        except BaseException:  # the reply is too long, or what reads the chunks failed
             self.close()
             raise
         return chunk
@@ -224,9 +223,9 @@ class _Part:
         try:
             if self.started and self._spec.kind == "model":
                 charge(self.lease, self._meter.total(self._spec.input_tokens, complete=False))
-            self.problem = fail(self.lease, self._spec, error)
         finally:
             worker.give_back()
+            self.problem = fail(self.lease, self._spec, error)
 
     def _on_reap(self, _: Any, error: AgentRMError) -> None:
         with self._lock:

@@ -22,7 +22,6 @@ from agentrm.adapters.threads import Worker, borrow
 from agentrm.adapters.usage import Meter
 from agentrm.adapters.work import Work
 from agentrm.errors import AgentRMError
-from agentrm.limits.errors import OutputLimit
 from agentrm.limits.provider_errors import ProviderError
 
 __all__ = ["AsyncStream", "astream", "astream_blocking"]
@@ -171,12 +170,12 @@ class _Part:
         if chunk is END:
             self._settle(complete=True)
             return END
-        if not self.started:
-            observe(self._rm, self.lease, self._spec, chunk)
-        self.started = True
+        first, self.started = not self.started, True
         try:
+            if first:
+                observe(self._rm, self.lease, self._spec, chunk)
             progress(self.lease, self._meter, chunk)
-        except OutputLimit:
+        except BaseException:  # the reply is too long, or what reads the chunks failed
             await self.close()
             raise
         return chunk
@@ -216,9 +215,11 @@ class _Part:
                 self.lease.abandon()
             self._source.drop(self.lease.release)
             return
-        if self.started and self._spec.kind == "model":
-            charge(self.lease, self._meter.total(self._spec.input_tokens, complete=False))
-        self.problem = fail(self.lease, self._spec, error)
+        try:
+            if self.started and self._spec.kind == "model":
+                charge(self.lease, self._meter.total(self._spec.input_tokens, complete=False))
+        finally:
+            self.problem = fail(self.lease, self._spec, error)
         if self.lease.reaped or not isinstance(error, Exception):
             self._close_later()
 
