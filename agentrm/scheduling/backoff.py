@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from agentrm.errors import ScopeClosed
+from agentrm.errors import ConfigError, ScopeClosed
 from agentrm.limits.provider_errors import ProviderError, read_error
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agentrm.scheduling.gate import Gate
     from agentrm.scheduling.lease import Lease
     from agentrm.scheduling.manager import ResourceManager
+    from agentrm.scheduling.pool import PoolState
     from agentrm.scheduling.routing import Route
 
 __all__ = ["Backoff"]
@@ -32,6 +33,7 @@ FINAL_S, FINAL_LAST_S = 60.0, 600.0
 
 @dataclass(slots=True)
 class _Closed:
+    since_ns: int
     until_ns: int
     for_s: float
     error: ProviderError
@@ -51,12 +53,12 @@ class Backoff:
 
     def scopes_of(self, route: Route) -> tuple[int, int]:
         """The call's model scope and that of its account, or of its pool where no account is named."""
-        return route.scope, self._wide(route)
+        return route.scope, self._wide(route.pool)
 
-    def _wide(self, route: Route) -> int:
+    def _wide(self, pool: PoolState) -> int:
         """What stands for the whole account: its scope, or without one the pool's."""
-        account, layout = route.pool.config.account, self._rm.layout
-        return len(layout.accounts) + route.pool.index if account is None else layout.accounts.index(account)
+        account, layout = pool.config.account, self._rm.layout
+        return layout.scope_of_pool(pool.index) if account is None else layout.accounts.index(account)
 
     # --- refusals ---
 
@@ -75,7 +77,7 @@ class Backoff:
 
     def _slow_down(self, lease: Lease, error: ProviderError) -> None:
         rm, route = self._rm, lease.route
-        scope = self._wide(route) if error.scope == "account" else route.scope
+        scope = self._wide(route.pool) if error.scope == "account" else route.scope
         now = rm.clock.now_ns()
         times = self._refusals.get(scope, 0)
         hint = error.retry_after_s
@@ -94,15 +96,18 @@ class Backoff:
 
     def _close(self, lease: Lease, error: ProviderError) -> None:
         rm, route = self._rm, lease.route
-        scope = self._wide(route) if error.scope == "account" else route.scope
+        scope = self._wide(route.pool) if error.scope == "account" else route.scope
         before = self.closed.get(scope)
+        if before is not None and lease.granted_ns < before.since_ns:
+            return  # it was under way when the scope was closed: nothing new
         for_s = FINAL_S if before is None else min(FINAL_LAST_S, before.for_s * 2)
+        now = rm.clock.now_ns()
         where = f"account of pool {route.pool.name!r}" if error.scope == "account" else f"model {route.model or '*'!r}"
-        self.closed[scope] = _Closed(rm.clock.now_ns() + int(for_s * 1e9), for_s, error, where)
+        closed = self.closed[scope] = _Closed(now, now + int(for_s * 1e9), for_s, error, where)
         self.trouble = True
         for waiting in list(self._gate.queued.values()):
             if self._closing_of(waiting.route) is not None and waiting is not lease:
-                self._gate.refuse_waiting(waiting, self._refusal(waiting, self.closed[scope]))
+                self._gate.refuse_waiting(waiting, self._refusal(waiting, closed))
 
     def _closing_of(self, route: Route) -> _Closed | None:
         for scope in self.scopes_of(route):
@@ -114,17 +119,22 @@ class Backoff:
     def _refusal(self, lease: Lease, closed: _Closed) -> ScopeClosed:
         why = "its quota or credit is used up" if closed.error.kind == "quota" else "it does not accept the credentials"
         return ScopeClosed(
-            f"the provider refused the {closed.where} for good: {why}. The call of agent {lease.agent!r} was not "
-            "sent. Mend "
-            "that at the provider, then call reopen() (or wait: one call will try again within minutes)",
+            f"the provider refused the {closed.where} for good: {why}. The call of agent {lease.agent!r} was not sent. "
+            "Mend that at the provider, then call reopen() (or wait: one call will try again within minutes)",
             pool=lease.pool, agent=lease.agent,
         )  # fmt: skip
 
     def refuse_if_closed(self, lease: Lease) -> None:
-        """Raises ScopeClosed for a call to a scope that is closed for good."""
+        """Raises ScopeClosed for a call to a scope that is closed for good. When its time is over one call may try
+        whether that is still so; the others are refused until it has an answer."""
         found = self._closing_of(lease.route)
         if found is not None:
             raise self._refusal(lease, found)
+        now = self._rm.clock.now_ns()
+        for scope in self.scopes_of(lease.route):
+            over = self.closed.get(scope)
+            if over is not None:
+                over.until_ns = now + int(over.for_s * 1e9)
 
     def opens_in_s(self, lease: Lease) -> float:
         """Seconds until the scopes of the call are open, 0 if they are."""
@@ -143,13 +153,15 @@ class Backoff:
 
     def reopen(self, pool: str | None) -> None:
         rm = self._rm
-        names = [pool] if pool is not None else list(rm.pools)
-        for route in list(rm._routes.values()):
-            if route.pool.name in names:
-                for scope in self.scopes_of(route):
-                    self.closed.pop(scope, None)
-                    self._refusals.pop(scope, None)
-                    rm.kernel.reopen(scope, rm.clock.now_ns())
+        if pool is not None and pool not in rm.pools:
+            raise ConfigError("pool", pool, "one of " + ", ".join(rm.pools))
+        for name in [pool] if pool is not None else rm.pools:
+            state, count = rm.pools[name], rm.kernel.scope_count()
+            of_models = [s for s in range(count) if rm.kernel.scope_info(s).pool == state.index]
+            for scope in (*of_models, self._wide(state)):
+                self.closed.pop(scope, None)
+                self._refusals.pop(scope, None)
+                rm.kernel.reopen(scope, rm.clock.now_ns())
 
     def observe(self, route: Route, headers: HeaderLimits) -> None:
         """Lowers what is left of the pool's limits to what the provider says is left of its own. Never raises it: what

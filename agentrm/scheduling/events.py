@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -98,5 +99,5 @@ class Subscription:
 
     def close(self) -> None:
         """No more events. Idempotent."""
-        if self in self._rm.gate.subscriptions:
+        with suppress(ValueError):  # it was closed before
             self._rm.gate.subscriptions.remove(self)

@@ -391,8 +391,12 @@ class Gate:
         if lease.state == RUNNING and self.port.reap(lease.handle, self._now()) >= 0:
             lease.state = REAPED
             self.haunt(lease)
+            if lease.route.pool.pressed:
+                self.pressure.touch(lease.route.pool)
             self.deliver()
             self.arm()
+            if self.subscriptions:
+                self.publish()
 
     def haunt(self, lease: Lease) -> None:
         """From now on the zombie ends when its lease is released, or when nobody holds the lease any more."""

@@ -42,10 +42,11 @@ MOST_MEMORY = 1 << 46
 class ResourceManager:
     """Owns what agents share: lanes, rates, budgets of waiting and running time.
 
-    Guarantees: never more calls than lanes run in a pool (plus bounded zombies); no window sees more than its limit;
-    every way out of a call frees its lane and wakes the next caller; a caller waits in the order of its level, then
-    fair share, then arrival. Works from many threads and event loops at once. After `fork` every use raises
-    `ForkedError`: make a new manager in the child.
+    Guarantees: never more calls than lanes run in a pool (plus bounded zombies); no limit admits more than it states,
+    by what calls were expected to use (what they used beyond that is taken from those that come next); every way out
+    of a call frees its lane and wakes the next caller; a caller waits in the order of its level, then fair share, then
+    arrival. Works from many threads and event loops at once. After `fork` every use raises `ForkedError`: make a new
+    manager in the child.
 
     The sections are those of the configuration (docs/configuration.md), as plain mappings. `clock` and `seed` are for
     tests and simulations.
@@ -249,8 +250,8 @@ class ResourceManager:
         """The kernel's number of a model's scope in a pool (None: the pool's own scope)."""
         try:
             return self.kernel.scope(f"{state.name}/{model or '*'}", state.index)
-        except KernelError:  # more models than scopes: the rest share one
-            return self.kernel.scope(f"{state.name}/*", state.index)
+        except KernelError:  # more models than scopes: the rest share the pool's
+            return self.layout.scope_of_pool(state.index)
 
     def job(self, name: str) -> Job:
         """The recurring job of that name, made when new: one of its firings runs and one waits at most."""

@@ -131,7 +131,7 @@ class Sweeper:
             gate.pressure.touch(lease.route.pool)
         if after == ENDED:
             if lease._charges and gate.budgets is not None:
-                gate.budgets.settle(lease, FAILED | lease.tokens << 2)
+                gate.budgets.settle(lease, how)
             gate.leases.pop(lease.handle, None)
             gate.queued.pop(lease.handle, None)
             waiter = gate.waiters.pop(lease.handle, None)

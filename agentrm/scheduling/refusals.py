@@ -71,14 +71,15 @@ def of_code(code: int, lease: Lease, rm: ResourceManager) -> AgentRMError:
 
 def _too_large(lease: Lease, rm: ResourceManager) -> RequestTooLarge:
     need = {"requests": 1, "tokens": lease.tokens, "memory": lease._memory}
+    debt = rm.config.pools[lease.pool].oversize == "debt"
     for index in lease.route.pool.limits:
         key, limit = rm.layout.limits[index]
-        if need[limit.resource] > limit.capacity:
+        gauge = limit.counting == "gauge"
+        if need[limit.resource] > limit.capacity and (gauge or not debt):
+            more = "" if gauge else f", or set pools.{lease.pool}.oversize to debt"
             return RequestTooLarge(
-                f"the call of agent {lease.agent!r} asks for {need[limit.resource]} {limit.resource} and {key} "
-                "never holds "
-                f"more than {limit.capacity}. Ask for less, raise the limit, or set pools.{lease.pool}.oversize to "
-                "debt",
+                f"the call of agent {lease.agent!r} asks for {need[limit.resource]} {limit.resource} and {key} never "
+                f"holds more than {limit.capacity}. Ask for less, or raise the limit{more}",
                 pool=lease.pool, agent=lease.agent,
             )  # fmt: skip
     raise AssertionError("the kernel found a limit too small and the manager none")

@@ -41,6 +41,10 @@ class Layout:
         stands for the account of one that names none."""
         return tuple(f"account {x}" for x in self.accounts) + tuple(f"pool {x}" for x in self.pools)
 
+    def scope_of_pool(self, index: int) -> int:
+        """The kernel's number of the scope of a whole pool."""
+        return len(self.accounts) + index
+
     def most_tokens(self, pool: str) -> int | None:
         """What the token limits of a pool can give at once, None without any."""
         limits = (self.limits[i][1] for i in self.of_pool[pool])
