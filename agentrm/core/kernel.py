@@ -268,7 +268,7 @@ class Kernel:
         return None if due < 0 else due
 
     def leave(self, now_ns: int) -> None:
-        """Ends this participant: what it holds is given back, its place is free for another. Not to be used afterwards."""
+        """Ends this participant: what it holds is given back, its place is free. Not to be used afterwards."""
         self._check(lib.arm_leave(self._ctx, now_ns), "leave the arena")
 
     def advance(self, now_ns: int) -> int:
