@@ -37,7 +37,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     one.add_argument("--seeds", type=int, default=50, help="runs of each scenario (default 50; a file runs once)")
     one.add_argument("--mix", default="30/30/40", help="percent interactive/subagent/background (default 30/30/40)")
     one.add_argument("--lanes", type=int, help="lanes (default: the scenario's, 4 for a file)")
-    one.add_argument("--tail", type=float, default=0.0, help="log-normal service times of this sigma (default Gaussian)")
+    one.add_argument("--tail", type=float, default=0.0, help="log-normal service times of this sigma")
     one.add_argument("--json", type=Path, metavar="FILE", help="write all figures, per class, with their spread")
 
 
