@@ -8,6 +8,7 @@ consumer, because chunks can't be taken back."""
 from __future__ import annotations
 
 import contextvars
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -27,6 +28,8 @@ __all__ = ["Stream", "stream"]
 
 T = TypeVar("T")
 END: Any = object()
+AFTER_THE_LAST = "a stream failed after its last chunk; its answer is complete and was handed out"
+log = logging.getLogger("agentrm")
 
 
 def stream(rm: Any, spec: CallSpec, make: Callable[[], Iterable[T]]) -> Iterator[T]:
@@ -65,7 +68,7 @@ class Stream(Generic[T]):
             try:
                 chunk = part.next()
                 if chunk is not END and self._spec.is_last is not None and self._spec.is_last(chunk):
-                    self._after.extend(iter(part.next, END))
+                    self._drain(part)
                     self._over, self._part = True, None
             except BaseException as error:
                 self._part = None
@@ -85,6 +88,15 @@ class Stream(Generic[T]):
                 self._over, self._part = True, None
                 raise StopIteration
             return chunk  # type: ignore[no-any-return]
+
+    def _drain(self, part: _Part) -> None:
+        """Takes what comes after the last chunk, so that the lane is free when that one is handed out. The answer is
+        complete by then, and a failure does not take it away."""
+        try:
+            while (more := part.next()) is not END:
+                self._after.append(more)
+        except Exception:
+            log.warning(AFTER_THE_LAST, exc_info=True)
 
     def close(self) -> None:
         """Frees the lane and closes the upstream iterator."""
@@ -131,6 +143,7 @@ class _Part:
         self.lease = new_lease(rm, spec, self._on_reap, again=again, streams=True)
 
     def next(self) -> Any:
+        """The next chunk or END. When it raises, this part has ended."""
         if self._reaped is not None:  # between two chunks
             raise self._reaped
         if self._context is None:

@@ -17,7 +17,7 @@ from agentrm.adapters.layers import Layer, is_inner_layer
 from agentrm.adapters.leasing import admit, charge, fail, new_lease, observe, progress
 from agentrm.adapters.signals import Signal
 from agentrm.adapters.spec import CallSpec
-from agentrm.adapters.streams import END, close_iterator
+from agentrm.adapters.streams import AFTER_THE_LAST, END, close_iterator, log
 from agentrm.adapters.threads import Worker, borrow
 from agentrm.adapters.usage import Meter
 from agentrm.adapters.work import Work
@@ -96,8 +96,7 @@ class AsyncStream(Generic[T]):
             try:
                 chunk = await part.next()
                 if chunk is not END and self._spec.is_last is not None and self._spec.is_last(chunk):
-                    while (more := await part.next()) is not END:
-                        self._after.append(more)
+                    await self._drain(part)
                     self._over, self._part = True, None
                 return chunk
             except BaseException as error:
@@ -111,6 +110,14 @@ class AsyncStream(Generic[T]):
                 wait = self._attempts.pause_or_raise(part.lease, error, part.problem)
             self._over = False
             await pause_async(self._rm.clock, wait)
+
+    async def _drain(self, part: _Part) -> None:
+        """As in `streams`."""
+        try:
+            while (more := await part.next()) is not END:
+                self._after.append(more)
+        except Exception:  # noqa: BLE001 - logged
+            log.warning(AFTER_THE_LAST, exc_info=True)
 
     def _new_part(self) -> _Part:
         return _Part(self._rm, self._spec, self._make(), again=self._attempts.any_failed)
@@ -151,6 +158,7 @@ class _Part:
         self.lease = new_lease(rm, spec, self._on_reap, again=again, streams=True)
 
     async def next(self) -> Any:
+        """The next chunk or END. When it raises, this part has ended."""
         if self._loop is None:
             await admit(self.lease, self._spec)
             self._loop = asyncio.get_running_loop()
