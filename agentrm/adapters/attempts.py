@@ -2,9 +2,9 @@
 
 Nothing is held while a call waits for its next attempt. A refusal for rate closes the scope in the manager,
 so the next attempt simply queues; other failures that can pass (5xx, a lost connection) wait
-here, longer each time. A call that stopped making progress is tried once more. Quota, keys, bad requests
-and everything that is no provider's failure are final at once; the original exception goes to the caller
-unchanged."""
+here, longer each time; one whose pause would be longer than the call may queue (`wait_max`) is final. A call
+that stopped making progress is tried once more. Quota, keys, bad requests and everything that is no provider's
+failure are final at once; the original exception goes to the caller unchanged."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ __all__ = ["Attempts", "pause", "pause_async"]
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+"""Of the pauses of our own choice, and of those that a provider asks for where the waiting has no bound."""
 
 
 class Attempts:
@@ -60,10 +61,11 @@ class Attempts:
             return None
         if problem.kind in ("rate", "overloaded"):  # the manager closed the scope for a while
             return 0.0
+        bound = self._rm.config.waiting.max_s if self._spec.wait_max is None else self._spec.wait_max
         usual = min(_FIRST_PAUSE_S * 2 ** (self._failures - 1), _LONGEST_PAUSE_S)
         spread: float = self._rm.random.uniform(0.75, 1.25)  # those that failed together do not return together
-        wait: float = max(problem.retry_after_s or 0.0, usual) * spread
-        return wait
+        asked = max(problem.retry_after_s or 0.0, usual)
+        return None if asked > (_LONGEST_PAUSE_S if bound is None else bound) else asked * spread
 
 
 def pause(clock: Any, seconds: float) -> None:
