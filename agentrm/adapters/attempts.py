@@ -9,6 +9,8 @@ failure are final at once; the original exception goes to the caller unchanged."
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from agentrm.adapters.signals import Signal
@@ -68,24 +70,31 @@ class Attempts:
         return None if asked > (_LONGEST_PAUSE_S if bound is None else bound) else asked * spread
 
 
-def pause(clock: Any, seconds: float) -> None:
-    """Waits on the manager's clock."""
+def pause(rm: Any, seconds: float) -> None:
+    """Waits on the manager's clock, until the manager closes at the longest."""
     if seconds <= 0:
         return
     over = threading.Event()
-    timer = clock.call_at(clock.now_ns() + round(seconds * 1e9), over.set)
-    try:
+    with _woken(rm, seconds, over.set):
         over.wait()
-    finally:
-        timer.cancel()
 
 
-async def pause_async(clock: Any, seconds: float) -> None:
+async def pause_async(rm: Any, seconds: float) -> None:
     if seconds <= 0:
         return
     over = Signal()
-    timer = clock.call_at(clock.now_ns() + round(seconds * 1e9), over.set)
-    try:
+    with _woken(rm, seconds, over.set):
         await over.wait()
+
+
+@contextmanager
+def _woken(rm: Any, seconds: float, wake: Callable[[], None]) -> Iterator[None]:
+    timer = rm.clock.call_at(rm.clock.now_ns() + round(seconds * 1e9), wake)
+    rm.gate.pauses.add(wake)
+    try:
+        if rm.gate.closing:  # closed before it could know of this one
+            wake()
+        yield
     finally:
+        rm.gate.pauses.discard(wake)
         timer.cancel()

@@ -43,7 +43,7 @@ def call(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
             return attempt.run(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
             wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
-        pause(rm.clock, wait)
+        pause(rm, wait)
 
 
 async def acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
@@ -58,7 +58,7 @@ async def acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
             return await attempt.run_async(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
             wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
-        await pause_async(rm.clock, wait)
+        await pause_async(rm, wait)
 
 
 async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
@@ -76,7 +76,7 @@ async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
             return await attempt.run_blocking(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
             wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
-        await pause_async(rm.clock, wait)
+        await pause_async(rm, wait)
 
 
 class _Attempt:

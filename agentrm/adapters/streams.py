@@ -82,7 +82,7 @@ class Stream(Generic[T]):
                 except BaseException:
                     self._over = True
                     raise
-                pause(self._rm.clock, wait)
+                pause(self._rm, wait)
                 continue
             if chunk is END:
                 self._over, self._part = True, None

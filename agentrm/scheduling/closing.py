@@ -34,6 +34,8 @@ def _turn_away(rm: ResourceManager) -> int:
     n = 0 if rm.gate.budgets is None else rm.gate.budgets.close()
     for lease in reversed(list(rm.gate.queued.values())):  # from the end: so none comes to the head and runs
         n += rm.gate.refuse_waiting(lease, refusals.closing(rm.name, lease))
+    for wake in list(rm.gate.pauses):  # their next attempts are turned away
+        wake()
     rm.gate.idle.clear()
     if not rm.gate.leases:
         rm.gate.idle.set()

@@ -78,6 +78,7 @@ class Gate:
         self.loops: dict[int, weakref.ref[AbstractEventLoop]] = {}
         self.subscriptions: list[Subscription] = []
         self.closing = False
+        self.pauses: set[Callable[[], object]] = set()  # wake those that wait outside the queue
         self.pressure = PressureGauge(rm)
         self.budgets: Budgets | None = None
         """Set where budgets are configured."""

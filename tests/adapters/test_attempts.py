@@ -10,7 +10,7 @@ import pytest
 
 import agentrm
 from agentrm.adapters import CallSpec, acall, acall_blocking, astream, call, stream
-from agentrm.adapters.conformance.harness import Threads, manager, run_async
+from agentrm.adapters.conformance.harness import Threads, manager, run_async, until
 from agentrm.adapters.conformance.provider import Provider, Refusal, Refuse
 
 SPEC = CallSpec(model="m", usage=lambda _: None, size=lambda _: 1, input_tokens=1)
@@ -52,3 +52,15 @@ def test_a_pause_within_it_is_waited_for(asked: float, wait_max: float | None, m
     caller = Threads(lambda: call(rm, replace(SPEC, wait_max=wait_max), provider.call).text)
     provider.wait_calls(2, lambda: clock.advance(5))
     assert caller.outcomes() == ["one two three"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_that_pauses_ends_when_the_manager_closes(way: str) -> None:
+    rm, provider = manager(clock=agentrm.VirtualClock()), Provider(Refuse(502, retry_after=20))
+    caller = Threads(lambda: WAYS[way](rm, SPEC, provider))
+    until(rm, lambda s: s.pools["default"].failed == 1, "a failed attempt")
+    rm.close()
+    (error,) = caller.outcomes()
+    assert isinstance(error, agentrm.ManagerClosed), "it slept on a clock that nobody moves"
+    assert provider.calls == 1
+    assert not rm.gate.pauses
