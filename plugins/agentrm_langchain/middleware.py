@@ -25,6 +25,8 @@ class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
 
         agent = create_agent(model, tools, middleware=[..., AgentRMMiddleware(rm)])
 
+    `OnceMiddleware` goes directly before it: `[..., OnceMiddleware(store), AgentRMMiddleware(rm)]`.
+
     Guarantees: each model call and each tool call takes exactly one lease, also when the model is gated
     itself; streams hold it to the last chunk; both the sync and the async path are covered, and the async
     one never blocks the loop or its executor while queued; a node with an idle limit gets heartbeats

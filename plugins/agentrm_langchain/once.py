@@ -3,7 +3,8 @@
 LangGraph runs a step again that did not end. `OnceMiddleware` logs the start and the end of each tool call
 beside the thread's checkpoints; a call that ended is answered from the log, one that started and did not end
 is answered with "outcome unknown", unless its tool is in `safe_tools`. Errors of a tool are an end that may
-be tried again, by whoever decides to; interrupts for a person are no end, the call runs when the graph is
+be tried again, by whoever decides to; a call whose lease was taken away (a time-out of the manager) may go on
+out of sight, so its end is "outcome unknown", too; interrupts for a person are no end, the call runs when the graph is
 resumed.
 """
 
@@ -23,6 +24,7 @@ from langgraph.types import Command
 
 from agentrm.context.open_calls import shown_text
 from agentrm.context.sessions import SessionStore, blob_prefix
+from agentrm.errors import LeaseError
 from agentrm.storage import VersionConflict
 from agentrm_langchain.packing import pack, unpack
 
@@ -33,7 +35,12 @@ _STARTED = pack(b"started")
 
 
 class OnceMiddleware(AgentMiddleware):
-    """Put it last in `middleware=[...]`, so that it stands next to the tool.
+    """Put it last in `middleware=[...]`, so that it stands next to the tool; only `AgentRMMiddleware` goes behind it:
+
+        middleware=[..., OnceMiddleware(store), AgentRMMiddleware(rm)]
+
+    Then an answer from the log takes no lane, a call that was not admitted counts as not begun, and one that the
+    manager took the lane from is not run again.
 
     Without a `thread_id` in the config there is nothing to come back to, and calls pass through. Two runs
     that start the same call at the same time: one runs it, the other answers "outcome unknown".
@@ -116,7 +123,9 @@ class OnceMiddleware(AgentMiddleware):
         self._blobs.put(self._tenant, key, pack(kind.encode(), data))
 
     def _failed(self, key: str, request: ToolCallRequest, error: BaseException) -> None:
-        if isinstance(error, Exception):  # interrupts of LangGraph (GraphBubbleUp) among them
+        if isinstance(error, LeaseError) and request.tool_call["name"] not in self._safe:
+            self._end(key, _stand_in(request, "interrupted"))  # a thread may be left that goes on
+        elif isinstance(error, Exception):  # interrupts of LangGraph (GraphBubbleUp) among them
             self._blobs.delete(self._tenant, [key])
         else:
             self._end(key, _stand_in(request, "cancelled"))

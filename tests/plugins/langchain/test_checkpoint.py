@@ -6,6 +6,7 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
@@ -16,6 +17,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
+import agentrm
+from agentrm.adapters.conformance.harness import Threads, manager
+from agentrm.adapters.conformance.provider import PATIENCE_S
 from agentrm.context.pairs import find_breaks
 from agentrm.context.sessions import SessionStore
 from agentrm.storage import Quota, QuotaExceeded, SqliteStore
@@ -227,3 +231,82 @@ def test_a_tool_that_failed_may_be_tried_again(tmp_path: Path) -> None:
     state = agent.invoke({"messages": [HumanMessage("go")]}, {"configurable": {"thread_id": "t"}})
     assert runs == ["line 0", "line 0", "line 1"]
     assert "done" in state["messages"][-1].text
+
+
+@pytest.mark.parametrize("safe", [False, True])
+@pytest.mark.parametrize("once_first", [True, False])
+def test_a_tool_that_the_manager_gave_up_on_is_not_run_again_unless_it_is_safe(
+    tmp_path: Path, once_first: bool, safe: bool
+) -> None:
+    from langchain.agents import create_agent
+    from langchain_core.tools import tool
+
+    from agentrm_langchain import AgentRMMiddleware
+    from agentrm_langchain.once import OnceMiddleware
+    from tests.plugins.langchain.thread_agent import ScriptedModel
+
+    started, released = threading.Event(), threading.Event()
+    runs = []
+
+    @tool
+    def append(line: str) -> str:
+        """Appends."""
+        runs.append(line)
+        if len(runs) == 1:
+            started.set()
+            assert released.wait(PATIENCE_S)
+        return f"appended {line}"
+
+    clock = agentrm.VirtualClock()
+    rm = manager(clock=clock, reaper={"run_s": 30, "sweep_s": 1})
+    store = SessionStore(tmp_path)
+    once = OnceMiddleware(store, safe_tools=["append"] if safe else [])
+    both = [once, AgentRMMiddleware(rm)]
+    agent: Any = create_agent(
+        ScriptedModel(),
+        [append],
+        middleware=both if once_first else both[::-1],
+        checkpointer=SessionSaver(store),
+    )
+    config = {"configurable": {"thread_id": "t"}}
+    caller = Threads(lambda: agent.invoke({"messages": [HumanMessage("go")]}, config))
+    assert started.wait(PATIENCE_S)
+    clock.advance(32)
+    assert isinstance(caller.outcomes()[0], agentrm.RunTimeout)
+    state = agent.invoke(None, config)
+    released.set()
+    assert runs == (["line 0", "line 0", "line 1"] if safe else ["line 0", "line 1"])
+    answer = [m.text for m in state["messages"] if m.type == "tool"][0]
+    assert answer == "appended line 0" if safe else "outcome is unknown" in answer
+
+
+def test_a_tool_call_that_was_not_admitted_is_made_later(tmp_path: Path) -> None:
+    from langchain.agents import create_agent
+    from langchain_core.tools import tool
+
+    from agentrm_langchain import AgentRMMiddleware
+    from agentrm_langchain.once import OnceMiddleware
+    from tests.plugins.langchain.thread_agent import ScriptedModel
+
+    runs = []
+
+    @tool
+    def append(line: str) -> str:
+        """Appends."""
+        runs.append(line)
+        return f"appended {line}"
+
+    rm, store = manager(tools=1), SessionStore(tmp_path)
+    agent: Any = create_agent(
+        ScriptedModel(),
+        [append],
+        middleware=[OnceMiddleware(store), AgentRMMiddleware(rm, models=False, wait_max=0)],
+        checkpointer=SessionSaver(store),
+    )
+    config = {"configurable": {"thread_id": "t"}}
+    held = rm.lease(kind="tool").acquire()
+    (error,) = Threads(lambda: agent.invoke({"messages": [HumanMessage("go")]}, config)).outcomes()
+    assert isinstance(error, agentrm.QueueTimeout)
+    held.release()
+    agent.invoke(None, config)
+    assert runs == ["line 0", "line 1"]
