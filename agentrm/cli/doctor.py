@@ -78,8 +78,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     report = _Report()
     _versions(report)
-    working = _extensions(report)
-    _frameworks(report, working)
+    _frameworks(report, _extensions(report))
     if arguments.config is not None:
         _configuration(report, arguments.config)
     print(f"\n{report.problems} problems" if report.problems != 1 else "\n1 problem")
@@ -98,15 +97,16 @@ def _versions(report: _Report) -> None:
         report.fine("C core", f"loaded from {core.__file__}")
 
 
-def _extensions(report: _Report) -> set[str]:
-    """Loads every extension that is registered; returns the names of the adapters that work."""
+def _extensions(report: _Report) -> dict[str, bool]:
+    """Loads every extension that is registered; returns the names of the adapters and whether each works."""
     report.heading("Extensions")
-    working = set()
+    adapters: dict[str, bool] = {}
     found = [entry for group in EXTENSION_GROUPS for entry in entry_points(group=group)]
     if not found:
         report.problem("", "none is registered, not even ours: agentrm is not installed as a package")
     for entry in found:
         kind = entry.group.partition(".")[2]
+        works = False
         try:
             entry.load()
         except Exception as error:  # noqa: BLE001 - whatever a stranger's module raises is what we are here to show
@@ -116,9 +116,10 @@ def _extensions(report: _Report) -> set[str]:
                 report.problem(kind, f"{entry.name} ({entry.value}): {type(error).__name__}: {error}")
         else:
             report.fine(kind, f"{entry.name} ({entry.value})")
-            if entry.group == "agentrm.adapters":
-                working.add(entry.name)
-    return working
+            works = True
+        if entry.group == "agentrm.adapters":
+            adapters[entry.name] = works
+    return adapters
 
 
 def _missing_framework(entry: EntryPoint, error: Exception) -> str | None:
@@ -130,16 +131,18 @@ def _missing_framework(entry: EntryPoint, error: Exception) -> str | None:
     return absent[0] if absent else None
 
 
-def _frameworks(report: _Report, adapters: set[str]) -> None:
+def _frameworks(report: _Report, adapters: dict[str, bool]) -> None:
     report.heading("Frameworks")
     for name, framework in FRAMEWORKS.items():
         versions = {package: _version(package) for package in framework.packages}
         if versions[framework.packages[0]] is None:
-            report.fine(name, f"not installed (pip install 'agentrm[{name}]')")
+            get = f"pip install 'agentrm[{name}]'" if name in adapters else "and no adapter yet"
+            report.fine(name, f"not installed ({get})")
             continue
         report.fine(name, ", ".join(f"{package} {found}" for package, found in versions.items() if found))
-        if name not in adapters:
-            report.fine("", "no working adapter for it; lease by hand: with rm.lease(...) as lease:")
+        if not adapters.get(name):
+            lack = "no working adapter for it" if name in adapters else "no adapter yet"
+            report.fine("", f"{lack}; lease by hand: with rm.lease(...) as lease:")
             continue
         for line in framework.lines:
             report.fine("", line)

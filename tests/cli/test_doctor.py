@@ -131,6 +131,28 @@ def test_our_adapter_that_fails_beside_its_framework_is_a_problem(
     assert "no working adapter" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize(("name", "package"), [("autogen", "autogen-agentchat"), ("crewai", "crewai")])
+def test_a_framework_without_an_adapter_is_not_advertised(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    installed: dict[str, str],
+    registered: list[EntryPoint],
+    name: str,
+    package: str,
+    there: bool,
+) -> None:
+    core(monkeypatch)
+    registered.append(WORKING)
+    installed.update({package: "1.2.3"} if there else {})
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.partition("Frameworks")[2].splitlines()
+    (at,) = [i for i, line in enumerate(lines) if line.split()[:1] == [name]]
+    assert "no adapter yet" in lines[at + there]
+    assert f"agentrm[{name}]" not in "".join(lines)
+    assert "rm.attach" not in "".join(lines)
+
+
 def test_a_package_whose_entry_points_are_not_seen_is_a_problem(
     monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], registered: list[EntryPoint]
 ) -> None:
