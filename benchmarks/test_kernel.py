@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentrm.core.kernel import Kernel, KernelConfig, Port, Tap
+from agentrm.core.kernel import Kernel, KernelConfig
+from agentrm.core.port import Port, Tap
 from benchmarks.ours.kernel import REQUESTS, TOKENS, Traffic
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from agentrm.clock import Timer
 from agentrm.core._agentrm_core import lib
-from agentrm.core.kernel import Port
+from agentrm.core.port import Port
 from agentrm.errors import AdmissionError
 from agentrm.scheduling import refusals
 from agentrm.scheduling.backoff import Backoff

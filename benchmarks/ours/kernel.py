@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agentrm.core.kernel import Kernel, KernelConfig, Limit, Pool, Port, Tap
+from agentrm.core.kernel import Kernel, KernelConfig, Limit, Pool
+from agentrm.core.port import Port, Tap
 from benchmarks import sizes
 from benchmarks.measure import Round, each, together, whole
 
