@@ -25,6 +25,7 @@
 #include "arm_owner.c"
 #include "arm_scope.c"
 #include "arm_limit.c"
+#include "arm_policy.c"
 #include "arm_flow.c"
 #include "arm_dispatch.c"
 #include "arm_ticket.c"
