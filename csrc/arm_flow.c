@@ -226,13 +226,14 @@ void queue_add(arm_ctx *c, uint32_t t, bool front) {
     wr(c, &k->flow, at.agent_flow + 1);
     if (front) list_append(c, &af->fhead, &af->ftail, t, QUEUE);
     else list_append(c, &af->qhead, &af->qtail, t, QUEUE);
-    if (front || a_idle) { /* one at the front starts before everybody of its level */
+    /* One at the front starts before everybody of its level; a flow that is there already stays where it is. */
+    if (a_idle || (front && rdw(c, &af->start))) {
         int64_t start = front ? 0 : next_start(c, at.agent_flow, rdw(c, &tf->vtime));
         if (m & META_CUSTOM) start = front ? 0 : rdw(c, &k->key);
         if (!a_idle) ordered_remove(c, tf->child, at.agent_flow);
         ordered_insert(c, tf->child, at.agent_flow, start, front ? rdw(c, &ticket(c, rd(c, &af->fhead) - 1)->arrival) : arrival);
     }
-    if (front || t_idle) {
+    if (t_idle || (front && (rdw(c, &tf->start) || arrival < rdw(c, &tf->arrival)))) {
         int64_t start = front ? 0 : next_start(c, at.tenant_flow, rdw(c, &level->vtime));
         int64_t order = t_idle ? arrival : min64(arrival, rdw(c, &tf->arrival));
         if (!t_idle) ordered_remove(c, level->head, at.tenant_flow);
