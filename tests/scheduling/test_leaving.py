@@ -305,6 +305,8 @@ def test_interrupts_at_any_instruction_of_a_call_leave_a_working_manager() -> No
     def handler(*_: object) -> None:
         raise Break
 
+    with rm.lease(agent="first"):
+        pass  # the timer thread is started here: a signal inside Thread.start breaks the standard library's own locks
     old = signal.signal(signal.SIGALRM, handler)
     broken = 0
     try:
