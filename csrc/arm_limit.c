@@ -128,8 +128,19 @@ static void correct(arm_ctx *c, arm_limit *l, uint32_t stamp, int64_t reserved, 
     if (amount == 0 && stamp == head - 1) wr(c, &l->head, head - 1);
 }
 
+/* Whether the ticket waits for what a lease holds. When that one gives it back nobody knows, if it ever does. */
+static bool lacks_gauge(arm_ctx *c, uint32_t t, const arm_pool_config *f) {
+    for (uint32_t i = 0; i < f->nlimits; i++) {
+        arm_limit *l = limit(c, f->limits[i]);
+        int64_t need = need_of(c, t, l);
+        if (need && l->config.shape == ARM_GAUGE && !room(c, l, need)) return true;
+    }
+    return false;
+}
+
 /* The ticket for which the limit is saved up, + 1. 0 also while it could not use what is saved: it is not the first of
- * its pool any more, has no lane, or its scope is closed. Waiting for one that itself waits would be for ever. */
+ * its pool any more, has no lane, its scope is closed, or (of a rate, which comes back by itself) a lease holds what
+ * else it needs. Waiting for one that itself waits would be for ever. */
 static uint32_t saver_of(arm_ctx *c, arm_limit *l) {
     uint32_t s = rd(c, &l->saver);
     if (!s) return 0;
@@ -139,6 +150,7 @@ static uint32_t saver_of(arm_ctx *c, arm_limit *l) {
     uint32_t meta = rd(c, &k->meta);
     arm_pool *p = pool(c, meta_pool(meta));
     if ((meta & META_PARKED) || !lane_free(c, p) || queue_first(c, p) != s) return 0;
+    if (l->config.shape != ARM_GAUGE && lacks_gauge(c, s - 1, &p->config)) return 0;
     if (p->config.account_scope >= 0 && scope_open_at(c, (uint32_t)p->config.account_scope)) return 0;
     return scope_open_at(c, who_scope(rdw(c, &k->who))) ? 0 : s;
 }

@@ -633,6 +633,9 @@ class Model:
         s = self.savers[i]
         if s is None or s.state != "WAITING" or s.parked or not self.lane_free(s.pool):
             return None
+        gauges = [n for n in self.config.pools[s.pool].limits if self.config.limits[n].shape == "gauge"]
+        if i not in gauges and any(not self.limits[n].room(need, self.now) for n in gauges if (need := self.need(s, n))):
+            return None
         first = next(x.walk()[0] for x in self.pools[s.pool].levels if x.waiting())
         closed = self.account_closed(s.pool) or self.scopes[s.scope].open_at(self.now)
         return s if s is first and not closed else None

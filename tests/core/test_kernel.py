@@ -315,6 +315,20 @@ def test_whoever_saves_up_but_is_not_first_any_more_holds_up_nobody() -> None:
     assert k.pool_info(0).waiting == 0
 
 
+def test_whoever_waits_for_memory_holds_up_no_rate() -> None:
+    """The memory is another lease's, perhaps for ever; pools that share only the rate go on."""
+    limits = (Limit("requests", "bucket", 5, 0.5, 1), Limit("memory", "gauge", 1000))
+    k = kernel(Pool(4, (0, 1)), Pool(4, (0,)), limits=limits, backfill_passes=0)
+    k.io.req.memory = 1000
+    holder = running(k)
+    k.io.req.memory = 1000
+    large = waiting(k, 100 * MS)
+    k.advance(250 * MS)  # a request is there again, and the patience of `large` is used up
+    k.settle(running(k, 250 * MS, pool=1), DONE, 250 * MS)
+    k.settle(holder, DONE, 400 * MS)
+    assert k.granted() == [large]
+
+
 # --- several participants ---
 
 
