@@ -64,6 +64,7 @@ class Chaos:
         self.scene, self.rm, self.dice = scene, scene.rm, dice
         self.errors: dict[str, int] = {}
         self.done = 0
+        self.abandoned: set[Any] = set()
 
     def asked(self) -> dict[str, Any]:
         dice = self.dice
@@ -118,13 +119,14 @@ class Chaos:
             lease.release()
         elif what == 10:
             lease.abandon()
+            self.abandoned.add(lease)
         elif what == 11:
             with lease.guard():
                 await asyncio.sleep(dice.random())
         elif what == 12 and (other := self.rm.try_lease(**self.asked())) is not None:
             with other:
                 pass
-        elif depth < 3:
+        elif depth < 3 and lease not in self.abandoned:  # nobody ends one that waits for what it holds itself
             await asyncio.gather(*(self.call(depth + 1) for _ in range(dice.randrange(1, 4))))
 
     async def some(self, many: int) -> None:
