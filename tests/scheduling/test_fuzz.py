@@ -7,6 +7,7 @@ import asyncio
 import gc
 import random
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ class Chaos:
         self.scene, self.rm, self.dice = scene, scene.rm, dice
         self.errors: dict[str, int] = {}
         self.done = 0
-        self.abandoned: set[Any] = set()
+        self.abandoned: weakref.WeakSet[Any] = weakref.WeakSet()  # a lost loop's leases must be collected
 
     def asked(self) -> dict[str, Any]:
         dice = self.dice
