@@ -125,6 +125,7 @@ typedef struct arm_pool_config {
     uint32_t lanes, zombies, max_queued, policy, oversize_debt, domain;
     uint32_t nlimits;
     uint32_t limits[ARM_MAX_LIMITS];
+    uint32_t takes[ARM_MAX_LIMITS]; /* of each limit, by every call of the pool; 0: what the call itself states */
     int32_t account_scope; /* -1: none */
     int64_t request_cost_us;
     int64_t token_cost_q8; /* microseconds of the whole pool per token, times 256 */

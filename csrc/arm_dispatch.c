@@ -139,12 +139,14 @@ void grant(arm_ctx *c, uint32_t t, bool queued, bool in_turn, bool loan) {
 
 enum { NOTHING, DONE, STOP };
 
-static bool may_be_passed(arm_ctx *c, uint32_t t) {
+/* One that takes several places of a gauge waits for many to end, so none may begin. */
+static bool may_be_passed(arm_ctx *c, uint32_t t, const arm_pool_config *f, int lacking) {
     arm_ticket *k = ticket(c, t);
     int64_t since = rdw(c, &k->blocked);
     if (!since) {
         wrw(c, &k->blocked, since = max64(1, c->now));
     }
+    if (f->takes[lacking] > 1 && limit(c, f->limits[lacking])->config.shape == ARM_GAUGE) return false;
     return rd(c, &k->passes) < c->arena->config.backfill_passes && c->now - since < c->arena->config.backfill_us;
 }
 
@@ -170,7 +172,7 @@ static int try_level(arm_ctx *c, arm_pool *p, uint32_t level, uint32_t *head) {
         *head = t;
         int64_t due = limits_due(c, t - 1);
         if (due >= 0) earliest(c, due);
-        if (!may_be_passed(c, t - 1)) {
+        if (!may_be_passed(c, t - 1, &p->config, lacking)) {
             limits_save(c, t - 1);
             return STOP;
         }

@@ -1,7 +1,10 @@
 /* Limits: exact rolling windows, token buckets and gauges; all of one admission are taken together or not at all. */
 #include "arm_internal.h"
 
-static int64_t need_of(arm_ctx *c, uint32_t t, const arm_limit *l) {
+/* What the ticket takes of the i-th limit of its pool. */
+static int64_t need_of(arm_ctx *c, uint32_t t, const arm_pool_config *f, uint32_t i) {
+    const arm_limit *l = limit(c, f->limits[i]);
+    if (f->takes[i]) return f->takes[i];
     if (l->config.unit == ARM_REQUESTS) return 1;
     return l->config.unit == ARM_TOKENS ? rd(c, &ticket(c, t)->tokens) : rdw(c, &ticket(c, t)->memory);
 }
@@ -132,7 +135,7 @@ static void correct(arm_ctx *c, arm_limit *l, uint32_t stamp, int64_t reserved, 
 static bool lacks_gauge(arm_ctx *c, uint32_t t, const arm_pool_config *f) {
     for (uint32_t i = 0; i < f->nlimits; i++) {
         arm_limit *l = limit(c, f->limits[i]);
-        int64_t need = need_of(c, t, l);
+        int64_t need = need_of(c, t, f, i);
         if (need && l->config.shape == ARM_GAUGE && !room(c, l, need)) return true;
     }
     return false;
@@ -168,7 +171,7 @@ bool limits_fit(arm_ctx *c, uint32_t t, int *lacking) {
     const arm_pool_config *f = &pool(c, meta_pool(rd(c, &ticket(c, t)->meta)))->config;
     for (uint32_t i = 0; i < f->nlimits; i++) {
         arm_limit *l = limit(c, f->limits[i]);
-        int64_t need = need_of(c, t, l);
+        int64_t need = need_of(c, t, f, i);
         if (need && (saved_for_other(c, l, t) || !room(c, l, need))) {
             if (lacking) *lacking = (int)i;
             return false;
@@ -182,7 +185,7 @@ void limits_take(arm_ctx *c, uint32_t t) {
     const arm_pool_config *f = &pool(c, meta_pool(rd(c, &k->meta)))->config;
     for (uint32_t i = 0; i < f->nlimits; i++) {
         arm_limit *l = limit(c, f->limits[i]);
-        int64_t need = need_of(c, t, l);
+        int64_t need = need_of(c, t, f, i);
         uint32_t stamp = need ? take(c, l, need) : 0;
         if (need && l->config.shape == ARM_ROLLING) wr(c, &k->stamp[i], stamp);
         if (rd(c, &l->saver) == t + 1) wr(c, &l->saver, 0);
@@ -194,9 +197,9 @@ void limits_settle(arm_ctx *c, uint32_t t, int64_t tokens, bool refund) {
     const arm_pool_config *f = &pool(c, meta_pool(rd(c, &k->meta)))->config;
     for (uint32_t i = 0; i < f->nlimits; i++) {
         arm_limit *l = limit(c, f->limits[i]);
-        int64_t reserved = need_of(c, t, l), real = reserved;
+        int64_t reserved = need_of(c, t, f, i), real = reserved;
         if (refund) real = 0;
-        else if (l->config.unit == ARM_TOKENS) real = tokens;
+        else if (l->config.unit == ARM_TOKENS && !f->takes[i]) real = tokens;
         if (reserved == 0 && real > 0 && l->config.shape == ARM_ROLLING) {
             rolling_sum(c, l);
             take(c, l, real);
@@ -211,7 +214,7 @@ int64_t limits_due(arm_ctx *c, uint32_t t) {
     int64_t at = -1; /* also when all there is lacking is saved up for another: its grant comes first */
     for (uint32_t i = 0; i < f->nlimits; i++) {
         arm_limit *l = limit(c, f->limits[i]);
-        int64_t need = need_of(c, t, l);
+        int64_t need = need_of(c, t, f, i);
         if (!need || room(c, l, need)) continue;
         int64_t d = due(c, l, need);
         if (d < 0) return -1; /* only a settle can help */
@@ -224,6 +227,7 @@ int limits_too_large(arm_ctx *c, arm_pool *p, int64_t tokens, int64_t memory) {
     for (uint32_t i = 0; i < p->config.nlimits; i++) {
         arm_limit *l = limit(c, p->config.limits[i]);
         int64_t need = l->config.unit == ARM_REQUESTS ? 1 : l->config.unit == ARM_TOKENS ? tokens : memory;
+        if (p->config.takes[i]) need = p->config.takes[i];
         if (need > l->most && (l->config.shape == ARM_GAUGE || !p->config.oversize_debt)) return (int)i;
     }
     return -1;
@@ -233,7 +237,7 @@ void limits_save(arm_ctx *c, uint32_t t) {
     const arm_pool_config *f = &pool(c, meta_pool(rd(c, &ticket(c, t)->meta)))->config;
     for (uint32_t i = 0; i < f->nlimits; i++) {
         arm_limit *l = limit(c, f->limits[i]);
-        int64_t need = need_of(c, t, l);
+        int64_t need = need_of(c, t, f, i);
         if (!need || saved_for_other(c, l, t)) continue;
         if (rd(c, &l->saver) == t + 1 && rd(c, &l->saver_gen) == (uint32_t)(rdw(c, &ticket(c, t)->state) >> 4)) continue;
         wr(c, &l->saver, t + 1);

@@ -83,6 +83,8 @@ class Pool:
     account_scope: int = -1
     request_cost_us: int = 0
     token_cost_q8: int = 0
+    takes: tuple[int, ...] = ()
+    """How much every call takes of each limit, in the order of `limits`; 0 or nothing: what the call itself states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +227,8 @@ class Kernel:
             c.nlimits, c.account_scope = len(p.limits), p.account_scope
             for k, limit in enumerate(p.limits[: lib.ARM_MAX_LIMITS]):
                 c.limits[k] = limit
+            for k, amount in enumerate(p.takes[: c.nlimits]):
+                c.takes[k] = amount
             c.request_cost_us, c.token_cost_q8 = p.request_cost_us, p.token_cost_q8
             self._check(lib.arm_set_pool(base, i, c), f"set pool {i}")
 

@@ -136,7 +136,7 @@ class Model:
             return out
         spec, policy = self.config.pools[pool], self.pools[pool].policy
         for i in spec.limits:
-            need = {"requests": 1, "tokens": tokens, "memory": memory}[self.config.limits[i].unit]
+            need = self.takes(pool, i) or {"requests": 1, "tokens": tokens, "memory": memory}[self.config.limits[i].unit]
             gauge = self.config.limits[i].shape == "gauge"
             if need > self.limits[i].capacity and (gauge or not spec.oversize_debt):
                 out.code = TOO_LARGE
@@ -356,7 +356,8 @@ class Model:
                 if t.blocked is None:
                     t.blocked = max(1, self.now)
                 patient = self.now - t.blocked < round(self.config.backfill_s * 1e6)
-                if t.passes >= self.config.backfill_passes or not patient:
+                waits_for_many = self.takes(p, lacking) > 1 and self.config.limits[lacking].shape == "gauge"
+                if t.passes >= self.config.backfill_passes or not patient or waits_for_many:
                     self.save_up(t)
                     return False
                 if self.config.limits[lacking].unit == "requests":
@@ -620,8 +621,12 @@ class Model:
 
     # --- limits ---
 
+    def takes(self, pool: int, i: int) -> int:
+        """What every call of the pool takes of a limit; 0: what it states."""
+        return dict(zip(self.config.pools[pool].limits, self.config.pools[pool].takes)).get(i, 0)  # noqa: B905
+
     def need(self, t: Ticket, i: int) -> int:
-        return {"requests": 1, "tokens": t.tokens, "memory": t.memory}[self.config.limits[i].unit]
+        return self.takes(t.pool, i) or {"requests": 1, "tokens": t.tokens, "memory": t.memory}[self.config.limits[i].unit]
 
     def saved_for_other(self, i: int, t: Ticket) -> bool:
         """For one of a more important level or that came earlier: an order, so nobody waits in a circle."""
@@ -660,7 +665,8 @@ class Model:
 
     def correct_limit(self, i: int, t: Ticket, tokens: int, refund: bool) -> None:
         limit, reserved = self.limits[i], self.need(t, i)
-        real = 0 if refund else tokens if self.config.limits[i].unit == "tokens" else reserved
+        fixed = self.takes(t.pool, i) or self.config.limits[i].unit != "tokens"
+        real = 0 if refund else reserved if fixed else tokens
         if not reserved and real and isinstance(limit, Rolling):
             limit.take(real, self.now)
         elif reserved or real:

@@ -52,6 +52,19 @@ CONFIGS: dict[str, tuple[KernelConfig, tuple[int, ...]]] = {
         ),
         (-1,),
     ),
+    "tools that must not run together": (
+        KernelConfig(
+            limits=(Limit("requests", "gauge", 1), Limit("requests", "gauge", 2), Limit("requests", "gauge", 6)),
+            pools=(
+                Pool(3, (0, 2), zombies=2, takes=(0, 1)),
+                Pool(2, (0, 1, 2), zombies=1, takes=(1, 1, 1)),
+                Pool(2, (1, 2), zombies=0),
+                Pool(1, (2,), zombies=1, takes=(6,)),
+            ),
+            **SMALL, **QUICK,
+        ),
+        (-1, 0, 1, 2, 3),
+    ),
     "oversize debt": (
         KernelConfig(
             limits=(Limit("tokens", "bucket", 100, 0.2, 100), Limit("tokens", "rolling", 150, 0.2)),
