@@ -9,6 +9,7 @@ run against itself."""
 from __future__ import annotations
 
 from agentrm.adapters.calls import acall, acall_blocking, call
+from agentrm.adapters.guarding import ToolUse
 from agentrm.adapters.identity import PRIORITIES, Identity, first_answers, identity_of, read_identity
 from agentrm.adapters.registry import (
     GROUP,
@@ -34,6 +35,7 @@ __all__ = [
     "CallSpec",
     "Identity",
     "Meter",
+    "ToolUse",
     "Usage",
     "acall",
     "acall_blocking",

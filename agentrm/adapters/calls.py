@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause, pause_async
+from agentrm.adapters.guarding import guarded
 from agentrm.adapters.layers import Layer, is_inner_layer
 from agentrm.adapters.leasing import admit, fail, new_lease, settle
 from agentrm.adapters.signals import Signal
@@ -33,9 +34,14 @@ def call(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
 
     Raises what `fn` raised once no further attempt makes sense, `AdmissionError` when the call was not
     admitted, `RunTimeout` or `IdleTimeout` when it was reaped (in the framework's own type where
-    `spec.translate` has one)."""
+    `spec.translate` has one), `LoopDetected` when guards refused it."""
     if is_inner_layer(rm, spec):
         return fn()
+    with guarded(spec) as seen:
+        return seen(_call(rm, spec, fn))  # type: ignore[no-any-return]
+
+
+def _call(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
     attempts = Attempts(rm, spec)
     while True:
         attempt = _Attempt(rm, spec, again=attempts.any_failed)
@@ -51,6 +57,11 @@ async def acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
     lane."""
     if is_inner_layer(rm, spec):
         return await fn()
+    with guarded(spec) as seen:
+        return seen(await _acall(rm, spec, fn))  # type: ignore[no-any-return]
+
+
+async def _acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
     attempts = Attempts(rm, spec)
     while True:
         attempt = _Attempt(rm, spec, again=attempts.any_failed)
@@ -69,6 +80,11 @@ async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
     """
     if is_inner_layer(rm, spec):
         return await _plain_blocking(fn)
+    with guarded(spec) as seen:
+        return seen(await _acall_blocking(rm, spec, fn))  # type: ignore[no-any-return]
+
+
+async def _acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
     attempts = Attempts(rm, spec)
     while True:
         attempt = _Attempt(rm, spec, again=attempts.any_failed)

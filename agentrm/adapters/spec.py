@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentrm.adapters.guarding import ToolUse
 from agentrm.adapters.usage import Usage, estimate_tokens, read_usage
 from agentrm.errors import AgentRMError
+from agentrm.limits.guards import Guards
 
 __all__ = ["CallSpec", "Kind"]
 
@@ -31,6 +33,8 @@ class CallSpec:
       no, because a tool may have acted before it failed.
     - `heartbeat` is called about every `beat_s` while the call is queued on an event loop.
     - `translate` turns an error of agentrm into the framework's own type of it.
+    - `guards`: those of the task that the call belongs to; None: those in force here (`with rm.guard(...):`). `use`:
+      what they look at; without it a call is not watched.
     - `key`: layers that see the same logical call and share a key share one lease. None: a model call
       within a call of the same model is the same call; calls of other kinds never are."""
 
@@ -56,6 +60,8 @@ class CallSpec:
     heartbeat: Callable[[], object] | None = None
     beat_s: float = 0.1
     translate: Callable[[AgentRMError], AgentRMError] | None = None
+    guards: Guards | None = None
+    use: ToolUse | None = None
     key: object = None
 
     @property

@@ -4,6 +4,9 @@ One `Guards` object watches one task, from its root agent down:
 
     guards = rm.guard(agent="planner", repeat=5, depth=3, live=6, total=20, polling=("status",))
 
+    with guards:                              # the tools of agents behind adapters are watched
+        agent.invoke(...)
+
     guards.before(call)                       # raises LoopDetected
     warning = guards.after(call, result)      # text for the agent, or None
     with guards.child("researcher"):          # raises SpawnRefused
@@ -19,8 +22,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from agentrm.errors import ConfigError
@@ -33,10 +38,20 @@ from agentrm.limits.steps import Steps
 if TYPE_CHECKING:
     from agentrm.scheduling.manager import ResourceManager
 
-__all__ = ["Call", "GuardEvent", "Guards"]
+__all__ = ["Call", "GuardEvent", "Guards", "current_guards"]
 
 log = logging.getLogger("agentrm")
 KEPT_EVENTS = 1000
+
+_InForce = tuple["Guards", "_InForce | None"]
+"""Those of the innermost block, and what was in force outside of it."""
+_guards: ContextVar[_InForce | None] = ContextVar("agentrm_guards", default=None)
+
+
+def current_guards() -> Guards | None:
+    """Those of the `with` block that runs here, None outside of any."""
+    found = _guards.get()
+    return None if found is None else found[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,9 @@ class GuardEvent:
 
 class Guards:
     """See the module. Safe from any thread. Every limit that is None does not exist.
+
+    `with guards:` puts them in force for the tools that adapters run inside, in its tasks and threads too; a block
+    within another one replaces it.
 
     `repeat`: after so many rounds of a circle (2 or more) the agent is warned, and its next step on it refused.
     `polling`: names of tools, or patterns, that may be called for ever with the same result.
@@ -83,6 +101,15 @@ class Guards:
         self.root = Kin(agent or current_identity().agent or "default", None)
         self.live = self.total = 0
         """Agents below the root that run now, and that were ever started."""
+
+    def __enter__(self) -> Guards:
+        _guards.set((self, _guards.get()))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        found = _guards.get()
+        if found is not None and found[0] is self:  # else left in another context than it was entered in
+            _guards.set(found[1])
 
     @property
     def events(self) -> tuple[GuardEvent, ...]:

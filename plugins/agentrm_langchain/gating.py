@@ -28,7 +28,7 @@ __all__ = ["OPTIONS", "Gate", "gate_of", "gated_copy", "like", "make_gate", "pla
 T = TypeVar("T", bound=BaseModel)
 Methods = Callable[[type, "Gate"], dict[str, Any]]
 
-OPTIONS = ("pool", "wait_max", "idle_s", "run_s")
+OPTIONS = ("pool", "wait_max", "idle_s", "run_s", "guards")
 _MARK = "__agentrm_gate__"  # dunder: pydantic takes no notice of it
 _PYDANTIC_STATE = ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
 
@@ -86,7 +86,7 @@ class Gate:
 
 def make_gate(rm: Any, where: str, given: dict[str, Any]) -> Gate:
     """From the keyword arguments of `where`: those of an identity, and `pool`, `wait_max`, `idle_s`,
-    `run_s`."""
+    `run_s`, `guards`."""
     options = {name: value for name, value in given.items() if name in OPTIONS and value is not None}
     who = {name: value for name, value in given.items() if name not in OPTIONS}
     return Gate(rm, identity_of(where, who), options)

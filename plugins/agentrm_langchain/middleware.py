@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import HumanMessage
 
 from agentrm.adapters import CallSpec, acall, call
 from agentrm_langchain.errors import translate
 from agentrm_langchain.gating import make_gate
 from agentrm_langchain.models import gate_model_with, is_model
 from agentrm_langchain.surroundings import within
+from agentrm_langchain.tool_use import use_of_request
 from agentrm_langchain.tools import gate_tool_with
 
 __all__ = ["AgentRMMiddleware"]
@@ -33,15 +35,20 @@ class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
     meanwhile.
 
     It can't see the calls that other middleware makes with a model of its own (a summariser): give those
-    `rm.attach(model)`. `models`, `tools`: what is gated. `options` as for `gate_model`.
+    `rm.attach(model)`. `models`, `tools`: what is gated. `pressure_note`: while callers have to wait, each
+    model call is shown one more message that says so (`rm.pressure().note()`); it is not kept in the
+    agent's state. `options` as for `gate_model`; `guards` watch the tools.
     """
 
-    def __init__(self, rm: Any, *, models: bool = True, tools: bool = True, **options: Any) -> None:
+    def __init__(
+        self, rm: Any, *, models: bool = True, tools: bool = True, pressure_note: bool = False, **options: Any
+    ) -> None:
         super().__init__()
         self._gate = make_gate(rm, "AgentRMMiddleware", options)
-        self._models, self._tools = models, tools
+        self._models, self._tools, self._notes = models, tools, pressure_note
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        request = self._with_note(request)
         if not self._models:
             return handler(request)
         with within(runtime=request.runtime):
@@ -50,6 +57,7 @@ class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
             return call(self._gate.rm, self._spec(request), lambda: handler(request))
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        request = self._with_note(request)
         if not self._models:
             return await handler(request)
         with within(runtime=request.runtime):
@@ -73,6 +81,11 @@ class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
                 return await handler(self._with_tool(request))
             return await acall(self._gate.rm, self._tool_spec(request), lambda: handler(request))
 
+    def _with_note(self, request: Any) -> Any:
+        """Behind everything else: what the provider has cached of the messages before it still counts."""
+        note = self._gate.rm.pressure().note() if self._notes else ""
+        return request.override(messages=[*request.messages, HumanMessage(note)]) if note else request
+
     def _gated(self, request: Any) -> Any:
         """With the model itself gated, so that an answer from the cache costs nothing and a stream is seen
         by chunk."""
@@ -87,4 +100,4 @@ class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _tool_spec(self, request: Any) -> CallSpec:
         """For a tool that another middleware provides."""
-        return self._gate.spec(kind="tool", tool=request.tool_call["name"])
+        return self._gate.spec(kind="tool", tool=request.tool_call["name"], use=use_of_request(request))

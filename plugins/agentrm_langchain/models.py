@@ -43,8 +43,8 @@ def gate_model(rm: Any, model: M, *, client_retries: bool = False, **options: An
     are turned off unless `client_retries`.
 
     `options`: `agent`, `priority`, `tenant`, `session` (default: found out at each call, see
-    docs/langchain.md); `pool`, `wait_max`, `idle_s`, `run_s` (default: the configuration). Raises
-    ConfigError for other names and values."""
+    docs/langchain.md); `pool`, `wait_max`, `idle_s`, `run_s` (default: the configuration); `guards`
+    (`rm.guard(...)`, which watch tools; default: those in force). Raises ConfigError for other names and values."""
     return gate_model_with(make_gate(rm, "gate_model", options), model, client_retries=client_retries)
 
 

@@ -10,6 +10,7 @@ from langchain_core.tools import tool as make_tool
 
 from agentrm.adapters import CallSpec, acall, acall_blocking, call
 from agentrm_langchain.gating import Gate, gated_copy, like, make_gate, plain_view
+from agentrm_langchain.tool_use import use_of
 
 __all__ = ["gate_tool", "gate_tool_with", "gate_tools", "tool_node"]
 
@@ -64,8 +65,8 @@ def _methods(cls: type[Any], gate: Gate) -> dict[str, Any]:
     return methods
 
 
-def _spec(gate: Gate, tool: Any) -> CallSpec:
-    return gate.spec(kind="tool", tool=tool.name)
+def _spec(gate: Gate, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallSpec:
+    return gate.spec(kind="tool", tool=tool.name, use=use_of(tool, args, kwargs))
 
 
 def _is_sync(tool: Any, cls: type[Any]) -> bool:
@@ -79,7 +80,7 @@ def _run(cls: type[Any], gate: Gate) -> Callable[..., Any]:
     @like(cls._run)  # the core reads injected arguments off the signature
     def _run(self: Any, *args: Any, **kwargs: Any) -> Any:
         plain = plain_view(self, cls)
-        return call(gate.rm, _spec(gate, self), lambda: plain._run(*args, **kwargs))
+        return call(gate.rm, _spec(gate, self, args, kwargs), lambda: plain._run(*args, **kwargs))
 
     return _run
 
@@ -89,11 +90,11 @@ def _arun(cls: type[Any], gate: Gate) -> Callable[..., Any]:
     async def _arun(self: Any, *args: Any, **kwargs: Any) -> Any:
         plain = plain_view(self, cls)
         if not _is_sync(self, cls):
-            return await acall(gate.rm, _spec(gate, self), lambda: plain._arun(*args, **kwargs))
+            return await acall(gate.rm, _spec(gate, self, args, kwargs), lambda: plain._arun(*args, **kwargs))
         manager = kwargs.get("run_manager")
         if manager is not None and hasattr(manager, "get_sync"):
             kwargs["run_manager"] = manager.get_sync()
-        return await acall_blocking(gate.rm, _spec(gate, self), lambda: plain._run(*args, **kwargs))
+        return await acall_blocking(gate.rm, _spec(gate, self, args, kwargs), lambda: plain._run(*args, **kwargs))
 
     return _arun
 

@@ -1,0 +1,71 @@
+"""The guards against runaway agents round each tool call of a framework.
+
+Guards that are in force (`with rm.guard(...):`, or given to the adapter) see every tool call made by `call`, `acall`
+or `acall_blocking`: a circle is refused before the call takes a lane, and a warning reaches the agent with the result.
+A plugin says by a `ToolUse` in its `CallSpec` what the agent asked and how the framework's results are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agentrm.errors import AgentRMError
+from agentrm.limits.guards import Call, current_guards
+
+if TYPE_CHECKING:
+    from agentrm.adapters.spec import CallSpec
+
+__all__ = ["ToolUse", "guarded"]
+
+
+def _with_text(result: Any, note: str) -> Any:
+    return f"{result}\n\n{note}" if isinstance(result, str) else result
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """What the guards look at.
+
+    - `arguments()`: what the agent asked with, without what a framework adds (states, ids of calls, callbacks).
+    - `said(result)`: what of a result counts, without what differs each time (ids of messages). Of an exception
+      that the tool raised too; None: it is no outcome (an interrupt for a person) and not counted.
+    - `noted(result, note)`: the result with a note for the agent. By default text is added to text, and any other
+      result stays as it is: its agent is refused without having been warned."""
+
+    arguments: Callable[[], Any]
+    said: Callable[[Any], Any] = lambda outcome: repr(outcome) if isinstance(outcome, BaseException) else outcome
+    noted: Callable[[Any, str], Any] = _with_text
+
+
+def _unseen(result: Any) -> Any:
+    return result
+
+
+@contextmanager
+def guarded(spec: CallSpec) -> Iterator[Callable[[Any], Any]]:
+    """Round one tool call; the block passes the result through the function that it gets. Raises LoopDetected if the
+    call is not to be made."""
+    guards = spec.guards or current_guards()
+    if guards is None or spec.use is None or spec.kind != "tool":
+        yield _unseen
+        return
+    use, asked = spec.use, Call(spec.tool or "tool", spec.use.arguments(), spec.agent or guards.root.agent)
+    guards.before(asked)
+
+    def seen(result: Any) -> Any:
+        note = guards.after(asked, use.said(result))
+        return result if note is None else use.noted(result, note)
+
+    try:
+        yield seen
+    except AgentRMError:  # the call was not made, or was taken away: it says nothing about what the tool answers
+        raise
+    except Exception as error:
+        said = use.said(error)
+        note = None if said is None else guards.after(asked, said)
+        if note is not None:
+            use.noted(error, note)
+        raise
