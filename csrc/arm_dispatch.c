@@ -150,9 +150,17 @@ static bool may_be_passed(arm_ctx *c, uint32_t t, const arm_pool_config *f, int 
     return rd(c, &k->passes) < c->arena->config.backfill_passes && c->now - since < c->arena->config.backfill_us;
 }
 
-static int try_level(arm_ctx *c, arm_pool *p, uint32_t level, uint32_t *head) {
+/* `head`: the first ticket, once it has turned out to lack something. `nested`: its patience is used up, but it waits
+ * for what leases hold, so calls that leases wait for still pass. */
+typedef struct {
+    uint32_t head;
+    bool nested;
+} arm_passing;
+
+static int try_level(arm_ctx *c, arm_pool *p, uint32_t level, arm_passing *by) {
     arm_walk w;
     for (uint32_t t = walk_first(c, p, &w, level); t; t = walk_next(c, &w)) {
+        if (by->nested && !is_nested(c, t - 1)) continue;
         int64_t open = scope_open_at(c, who_scope(rdw(c, &ticket(c, t - 1)->who)));
         if (open) {
             if (rd(c, &p->nscopes) > 1) {
@@ -164,21 +172,22 @@ static int try_level(arm_ctx *c, arm_pool *p, uint32_t level, uint32_t *head) {
         }
         int lacking = 0;
         if (limits_fit(c, t - 1, &lacking)) {
-            if (*head) wr(c, &ticket(c, *head - 1)->passes, rd(c, &ticket(c, *head - 1)->passes) + 1);
-            grant(c, t - 1, true, !*head, false);
+            if (by->head) wr(c, &ticket(c, by->head - 1)->passes, rd(c, &ticket(c, by->head - 1)->passes) + 1);
+            grant(c, t - 1, true, !by->head, false);
             return DONE;
         }
-        if (*head) continue;
-        *head = t;
+        if (by->head) continue;
+        by->head = t;
         int64_t due = limits_due(c, t - 1);
         if (due >= 0) earliest(c, due);
-        if (!may_be_passed(c, t - 1, &p->config, lacking)) {
-            limits_save(c, t - 1);
-            return STOP;
-        }
-        if (limit(c, p->config.limits[lacking])->config.unit == ARM_REQUESTS) return STOP; /* everybody needs one */
+        bool passed = may_be_passed(c, t - 1, &p->config, lacking);
+        if (!passed) limits_save(c, t - 1);
+        const arm_limit_config *f = &limit(c, p->config.limits[lacking])->config;
+        if (f->unit == ARM_REQUESTS && f->shape != ARM_GAUGE) return STOP; /* everybody needs one */
+        if (!passed && !lacks_gauge(c, t - 1)) return STOP;
+        by->nested = !passed;
     }
-    return *head && w.cut ? STOP : NOTHING; /* one that was not looked at may fit: levels are strict */
+    return by->head && !by->nested && w.cut ? STOP : NOTHING; /* one not looked at may fit: levels are strict */
 }
 
 static int try_lenders(arm_ctx *c, arm_pool *p) {
@@ -237,9 +246,9 @@ static bool step(arm_ctx *c, uint32_t domain) {
             }
         }
         if (!best) return false;
-        uint32_t head = 0;
+        arm_passing by = {0};
         for (uint32_t level = best_level; level < 3; level++) {
-            int r = try_level(c, best, level, &head);
+            int r = try_level(c, best, level, &by);
             if (r == DONE) return true;
             if (r == STOP) break;
         }

@@ -337,6 +337,8 @@ ARM_LOCAL void limits_settle(arm_ctx *c, uint32_t t, int64_t tokens, bool refund
 ARM_LOCAL int64_t limits_due(arm_ctx *c, uint32_t t);
 ARM_LOCAL int limits_too_large(arm_ctx *c, arm_pool *p, int64_t tokens, int64_t memory);
 ARM_LOCAL void limits_save(arm_ctx *c, uint32_t t);
+ARM_LOCAL bool lacks_gauge(arm_ctx *c, uint32_t t);
+ARM_LOCAL bool is_nested(arm_ctx *c, uint32_t t);
 
 /* --- scopes (arm_scope.c) --- */
 ARM_LOCAL int64_t scope_open_at(arm_ctx *c, uint32_t s); /* 0: open now */

@@ -131,18 +131,28 @@ static void correct(arm_ctx *c, arm_limit *l, uint32_t stamp, int64_t reserved, 
     if (amount == 0 && stamp == head - 1) wr(c, &l->head, head - 1);
 }
 
-/* Whether the ticket waits for what a lease holds. When that one gives it back nobody knows, if it ever does. */
-static bool lacks_gauge(arm_ctx *c, uint32_t t, const arm_pool_config *f) {
+/* Whether a lease waits for the ticket's call, and with that lease all that it holds. */
+bool is_nested(arm_ctx *c, uint32_t t) {
+    int state;
+    return alive(c, rd(c, &ticket(c, t)->parent), rd(c, &ticket(c, t)->parent_gen), &state) && state >= ARM_RUNNING;
+}
+
+static bool saved_for_other(arm_ctx *c, arm_limit *l, uint32_t t);
+
+/* Whether the ticket waits for what leases hold, or will hold once another has got what is saved for it. When that is
+ * given back nobody knows, if it ever is. */
+bool lacks_gauge(arm_ctx *c, uint32_t t) {
+    const arm_pool_config *f = &pool(c, meta_pool(rd(c, &ticket(c, t)->meta)))->config;
     for (uint32_t i = 0; i < f->nlimits; i++) {
         arm_limit *l = limit(c, f->limits[i]);
         int64_t need = need_of(c, t, f, i);
-        if (need && l->config.shape == ARM_GAUGE && !room(c, l, need)) return true;
+        if (need && l->config.shape == ARM_GAUGE && (saved_for_other(c, l, t) || !room(c, l, need))) return true;
     }
     return false;
 }
 
 /* The ticket for which the limit is saved up, + 1. 0 also while it could not use what is saved: it is not the first of
- * its pool any more, has no lane, its scope is closed, or (of a rate, which comes back by itself) a lease holds what
+ * its pool any more, has no lane, its scope is closed, or (of a rate, which comes back by itself) leases hold what
  * else it needs. Waiting for one that itself waits would be for ever. */
 static uint32_t saver_of(arm_ctx *c, arm_limit *l) {
     uint32_t s = rd(c, &l->saver);
@@ -153,16 +163,17 @@ static uint32_t saver_of(arm_ctx *c, arm_limit *l) {
     uint32_t meta = rd(c, &k->meta);
     arm_pool *p = pool(c, meta_pool(meta));
     if ((meta & META_PARKED) || !lane_free(c, p) || queue_first(c, p) != s) return 0;
-    if (l->config.shape != ARM_GAUGE && lacks_gauge(c, s - 1, &p->config)) return 0;
+    if (l->config.shape != ARM_GAUGE && lacks_gauge(c, s - 1)) return 0;
     if (p->config.account_scope >= 0 && scope_open_at(c, (uint32_t)p->config.account_scope)) return 0;
     return scope_open_at(c, who_scope(rdw(c, &k->who))) ? 0 : s;
 }
 
 /* Whether the limit is saved up for another ticket, one of a more important level or that came earlier. Since that is
- * an order, tickets never wait for each other's savings in a circle. */
+ * an order, tickets never wait for each other's savings in a circle. What leases hold is not saved from a nested call:
+ * the one it is saved for may wait for the very lease that waits for this call. */
 static bool saved_for_other(arm_ctx *c, arm_limit *l, uint32_t t) {
     uint32_t s = saver_of(c, l);
-    if (!s || s - 1 == t) return false;
+    if (!s || s - 1 == t || (l->config.shape == ARM_GAUGE && is_nested(c, t))) return false;
     uint32_t theirs = meta_level(rd(c, &ticket(c, s - 1)->meta)), ours = meta_level(rd(c, &ticket(c, t)->meta));
     return theirs < ours || (theirs == ours && rdw(c, &ticket(c, s - 1)->arrival) < rdw(c, &ticket(c, t)->arrival));
 }

@@ -76,7 +76,7 @@ model() { # model, spin flags...: prints what the checker found
     shift
     dir=$(mktemp -d "$BUILD/$name.XXXX")
     (cd "$dir" && spin "$@" -a "../../$name.pml" >/dev/null && gcc -w -O2 -DSAFETY -DCOLLAPSE -o pan pan.c)
-    timeout 170 "$dir/pan" -m200000 >"$dir/out" 2>&1 || true
+    (cd "$dir" && timeout 170 ./pan -m200000 >out 2>&1) || true
     grep -m1 "errors:" "$dir/out" || { cat "$dir/out" >&2; return 1; }
     ! grep "^pan:1" "$dir/out"
 }

@@ -331,11 +331,14 @@ class Model:
         return self.pools[t.pool].levels[t.level].flows[self.keys(t)[0]].arrival
 
     def serve_pool(self, p: int, level: int) -> bool:
-        """Strict levels; behind a head that lacks rate smaller ones may go, for a while."""
-        state, head = self.pools[p], None
+        """Strict levels; behind a head that lacks rate smaller ones may go, for a while, and behind one that waits for
+        what leases hold the calls that leases wait for."""
+        state, head, nested_alone = self.pools[p], None, False
         scopes = sum(s.pool == p for s in self.scopes[: self.named_scopes])
         for x in state.levels[level:]:
             for t in x.walk():
+                if nested_alone and not t.nested:
+                    continue
                 closed = self.scopes[t.scope].open_at(self.now)
                 if closed:
                     if scopes > 1:
@@ -359,10 +362,12 @@ class Model:
                 waits_for_many = self.takes(p, lacking) > 1 and self.config.limits[lacking].shape == "gauge"
                 if t.passes >= self.config.backfill_passes or not patient or waits_for_many:
                     self.save_up(t)
-                    return False
-                if self.config.limits[lacking].unit == "requests":
+                    if not self.lacks_gauge(t):
+                        return False
+                    nested_alone = True
+                if self.config.limits[lacking].unit == "requests" and self.config.limits[lacking].shape != "gauge":
                     return False  # everybody needs one
-            if head and len(x.walk()) < x.waiting():
+            if head and not nested_alone and len(x.walk()) < x.waiting():
                 return False  # one that was not looked at may fit: levels are strict
         return False
 
@@ -629,8 +634,9 @@ class Model:
         return self.takes(t.pool, i) or {"requests": 1, "tokens": t.tokens, "memory": t.memory}[self.config.limits[i].unit]
 
     def saved_for_other(self, i: int, t: Ticket) -> bool:
-        """For one of a more important level or that came earlier: an order, so nobody waits in a circle."""
-        s = self.saver(i)
+        """For one of a more important level or that came earlier: an order, so nobody waits in a circle. What leases
+        hold is not saved from a call that a lease waits for."""
+        s = None if t.nested and self.config.limits[i].shape == "gauge" else self.saver(i)
         return s is not None and s is not t and (s.level, s.arrival) < (t.level, t.arrival)
 
     def saver(self, i: int) -> Ticket | None:
@@ -638,12 +644,17 @@ class Model:
         s = self.savers[i]
         if s is None or s.state != "WAITING" or s.parked or not self.lane_free(s.pool):
             return None
-        gauges = [n for n in self.config.pools[s.pool].limits if self.config.limits[n].shape == "gauge"]
-        if i not in gauges and any(not self.limits[n].room(need, self.now) for n in gauges if (need := self.need(s, n))):
+        if self.config.limits[i].shape != "gauge" and self.lacks_gauge(s):
             return None
         first = next(x.walk()[0] for x in self.pools[s.pool].levels if x.waiting())
         closed = self.account_closed(s.pool) or self.scopes[s.scope].open_at(self.now)
         return s if s is first and not closed else None
+
+    def lacks_gauge(self, t: Ticket) -> bool:
+        """Whether it waits for what leases hold, or will hold once another has got what is saved for it."""
+        gauges = (n for n in self.config.pools[t.pool].limits if self.config.limits[n].shape == "gauge")
+        needs = [(n, need) for n in gauges if (need := self.need(t, n))]
+        return any(self.saved_for_other(n, t) or not self.limits[n].room(need, self.now) for n, need in needs)
 
     def lacking(self, t: Ticket) -> int | None:
         """The first limit that has no room for the ticket; None: all of them have."""

@@ -46,6 +46,11 @@ class Ticket:
     stamps: dict[int, Any] = field(default_factory=dict)
     handle: int = 0  # what the kernel calls it; set by the test
 
+    @property
+    def nested(self) -> bool:
+        """A lease waits for it, and with that lease all that it holds."""
+        return self.parent is not None and self.parent.state in ("RUNNING", "ZOMBIE")
+
     def flow_keys(self) -> tuple[object, object]:
         """(tenant or SHARED, agent, ticket or SHARED): in which flows it queues under its policy."""
         if self.policy in ("fifo", "priority"):

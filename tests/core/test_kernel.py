@@ -329,6 +329,34 @@ def test_whoever_waits_for_memory_holds_up_no_rate() -> None:
     assert k.granted() == [large]
 
 
+def test_nor_does_one_whose_memory_is_there_but_saved_for_another() -> None:
+    """What is saved goes to the other as soon as it can run: then this one waits for a lease like any other."""
+    limits = (Limit("tokens", "bucket", 1000, 0.5, 1000), Limit("memory", "gauge", 100))
+    k = kernel(Pool(4, (0, 1)), Pool(4, (0, 1)), Pool(4, (0,)), limits=limits, backfill_passes=0)
+    k.io.req.memory = 50
+    running(k, 0, tokens=1000)
+    k.io.req.memory = 100
+    waiting(k, 1 * MS)
+    k.io.req.memory = 50
+    waiting(k, 2 * MS, pool=1, tokens=900)
+    running(k, 150 * MS, pool=2, tokens=10)
+
+
+def test_memory_is_not_saved_from_a_call_that_a_lease_waits_for() -> None:
+    k = kernel(Pool(4, (0,)), Pool(4, (0,)), limits=(Limit("memory", "gauge", 100),), backfill_passes=0)
+    k.io.req.memory = 60
+    outer = running(k)
+    k.io.req.memory = 60
+    other = waiting(k, MS)
+    for pool in (0, 1):
+        k.io.req.parent, k.io.req.memory = outer, 15
+        assert running(k, 2 * MS, pool=pool), "else `outer` would wait for `other`, which waits for `outer`"
+    k.io.req.memory = 15
+    assert waiting(k, 3 * MS), "which nobody waits for: the memory is saved"
+    k.settle(outer, DONE, 4 * MS)
+    assert k.granted() == [other]
+
+
 # --- several participants ---
 
 

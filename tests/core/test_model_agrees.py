@@ -65,6 +65,14 @@ CONFIGS: dict[str, tuple[KernelConfig, tuple[int, ...]]] = {
         ),
         (-1, 0, 1, 2, 3),
     ),
+    "memory, one's own and shared": (
+        KernelConfig(
+            limits=(TOKENS, Limit("memory", "gauge", 100), Limit("memory", "gauge", 120), REQUESTS),
+            pools=(Pool(4, (0, 1, 3), zombies=1), Pool(2, (0, 2, 3), oversize_debt=True), Pool(3, (0, 1, 2))),
+            **SMALL, **(QUICK | {"backfill_passes": 0}),
+        ),
+        (-1, 0, 1),
+    ),
     "oversize debt": (
         KernelConfig(
             limits=(Limit("tokens", "bucket", 100, 0.2, 100), Limit("tokens", "rolling", 150, 0.2)),

@@ -51,6 +51,29 @@ def test_no_tree_deadlocks_and_the_cap_holds(lanes: int, depth: int, breadth: in
     tree.scene.at_rest()
 
 
+@pytest.mark.parametrize("passes", [0, 16])
+@pytest.mark.parametrize("child", [{"memory": 30}, {"memory": 30, "pool": "second"}, {"pool": "third", "tokens": 1}])
+def test_one_who_waits_for_memory_never_holds_up_the_children_of_its_holder(passes: int, child: dict[str, object]) -> None:
+    scene = Scene(
+        accounts={"shared": {"limits": [{"memory": 100}]}, "rate": {"limits": [{"tokens": 100, "per": 1}]}},
+        pools={
+            "default": {"lanes": 4, "account": "shared", "limits": [{"tokens": 100, "per": 1}]},
+            "second": {"lanes": 4, "account": "shared"},
+            "third": {"lanes": 4, "account": "rate"},
+        },
+        waiting={"backfill": {"passes": passes, "max_s": 2}},
+    )  # fmt: skip
+
+    async def outer() -> None:
+        async with scene.rm.lease(agent="outer", memory=60, tokens=1):
+            await asyncio.sleep(5)
+            await scene.call("child", **child)
+
+    scene.run_all(outer(), scene.call("other", at=1, memory=60, tokens=1), longest_s=30)
+    assert [name for name, _ in scene.started] == ["child", "other"]
+    scene.at_rest()
+
+
 @pytest.mark.parametrize("lanes", [1, 2, 3])
 def test_many_trees_beside_each_other_finish_too(lanes: int) -> None:
     tree = Tree(lanes)
