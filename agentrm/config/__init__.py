@@ -7,6 +7,7 @@ meaning, unit, range and default; `docs/configuration.md` is made from them.
 from __future__ import annotations
 
 from agentrm.config.configuration import DEFAULT_POOL, DEFAULT_TENANT, TOOL_POOL, Config
+from agentrm.config.gateway import Gateway, GatewayBackend, GatewayKey, GatewayTls
 from agentrm.config.loading import load, parse
 from agentrm.config.prices import Price, PriceWarning
 from agentrm.config.schema import Setting
@@ -33,6 +34,10 @@ __all__ = [
     "Budget",
     "Config",
     "Context",
+    "Gateway",
+    "GatewayBackend",
+    "GatewayKey",
+    "GatewayTls",
     "Limit",
     "Pool",
     "Price",

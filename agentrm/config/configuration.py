@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from agentrm.config.gateway import Gateway
 from agentrm.config.prices import Price
 from agentrm.config.readers import Reader, did_you_mean, named
 from agentrm.config.schema import Section, Setting, key, section, settings
@@ -92,6 +93,7 @@ class Config(Section):
         "Prices by patterns of model names. A model without one is refused where a budget of money binds it.",
     )
     context: Context = key(section(Context), Context, "When contexts are compacted, and where they are kept.")
+    gateway: Gateway = key(section(Gateway), Gateway, "The server in front of engines (`agentrm serve`).")
 
     def check(self, key: str) -> None:
         for name, pool in self.pools.items():

@@ -91,6 +91,18 @@ def choice(*names: str) -> Reader[str]:
     return Reader(allowed, read)
 
 
+def flag() -> Reader[bool]:
+    """True or false; nothing else is taken for one of them."""
+    allowed = "true or false"
+
+    def read(value: object, key: str) -> bool:
+        if not isinstance(value, bool):
+            raise ConfigError(key, value, allowed)
+        return value
+
+    return Reader(allowed, read)
+
+
 def either(word: str, other: Reader[T]) -> Reader[str | T]:
     """The word `word`, or what `other` takes."""
     allowed = f"{word}, or {other.allowed}"

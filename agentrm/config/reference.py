@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from agentrm.config.configuration import Config
+from agentrm.config.gateway import Gateway, GatewayBackend, GatewayKey, GatewayTls
 from agentrm.config.prices import Price
 from agentrm.config.schema import Section, about, default_of, reader_of
 from agentrm.config.sections import (
@@ -44,6 +45,10 @@ PLACES: dict[type[Section], str] = {
     Budget: "budgets.SCOPE",
     Price: "prices.PATTERN",
     Context: "context",
+    Gateway: "gateway",
+    GatewayBackend: "gateway.backends.NAME",
+    GatewayKey: "gateway.keys.NAME",
+    GatewayTls: "gateway.tls",
 }
 """Each section and where it stands, in the order of the page."""
 
@@ -81,12 +86,14 @@ def _table(place: str, kind: type[Section]) -> Iterator[str]:
 
 def _shown(value: object) -> str:
     """A default as it would be written in YAML."""
-    if value is None:
-        return "null"
+    if value is None or value == "":
+        return "null" if value is None else "needed"
     if isinstance(value, Section):
         return "see below"
     if isinstance(value, tuple):
         return f"`[{', '.join(_shown(entry).strip('`') for entry in value)}]`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
     if isinstance(value, float):
         return "`.inf`" if math.isinf(value) else f"`{value:g}`"
     return f"`{value}`" if isinstance(value, (int, str)) else "see below" if value else "`{}`"
