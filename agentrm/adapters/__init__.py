@@ -9,8 +9,17 @@ run against itself."""
 from __future__ import annotations
 
 from agentrm.adapters.calls import acall, acall_blocking, call
+from agentrm.adapters.client_retries import without_client_retries
 from agentrm.adapters.guarding import ToolUse
-from agentrm.adapters.identity import PRIORITIES, Identity, first_answers, identity_of, read_identity
+from agentrm.adapters.identity import (
+    OPTIONS,
+    PRIORITIES,
+    Identity,
+    first_answers,
+    identity_of,
+    read_identity,
+    read_options,
+)
 from agentrm.adapters.registry import (
     GROUP,
     Adapter,
@@ -28,6 +37,7 @@ from agentrm.adapters.usage import Meter, Usage, estimate_text, estimate_tokens,
 
 __all__ = [
     "GROUP",
+    "OPTIONS",
     "PRIORITIES",
     "Adapter",
     "AdapterWarning",
@@ -51,6 +61,8 @@ __all__ = [
     "identity_of",
     "names",
     "read_identity",
+    "read_options",
     "read_usage",
     "stream",
+    "without_client_retries",
 ]

@@ -22,7 +22,10 @@ from typing import Any
 from agentrm.errors import ConfigError
 from agentrm.identity import NOBODY, PRIORITIES, Identity
 
-__all__ = ["PRIORITIES", "Identity", "first_answers", "identity_of", "read_identity"]
+__all__ = ["OPTIONS", "PRIORITIES", "Identity", "first_answers", "identity_of", "read_identity", "read_options"]
+
+OPTIONS = ("pool", "wait_max", "idle_s", "run_s", "guards")
+"""What an argument may say about a call beside who makes it, instead of the configuration."""
 
 _PREFIX = "agentrm_"
 _NAMES = Identity._fields
@@ -37,6 +40,13 @@ def identity_of(where: str, given: Mapping[str, Any]) -> Identity:
             raise ConfigError(f"{where}.{name}", value, f"one of {', '.join(_NAMES)}")
         _check(f"{where}.{name}", name, value)
     return Identity(**given)
+
+
+def read_options(where: str, given: Mapping[str, Any]) -> tuple[Identity, dict[str, Any]]:
+    """The keyword arguments of `where`, as an adapter takes them: those of an identity, and `OPTIONS`. Raises as
+    `identity_of`."""
+    options = {name: value for name, value in given.items() if name in OPTIONS and value is not None}
+    return identity_of(where, {name: value for name, value in given.items() if name not in OPTIONS}), options
 
 
 def first_answers(*sources: Identity) -> Identity:

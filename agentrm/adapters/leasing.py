@@ -94,6 +94,9 @@ def observe(rm: Any, lease: Any, spec: CallSpec, result: Any) -> None:
 
 def charge(lease: Any, usage: Usage) -> None:
     """Corrects what was reserved; the lease still runs."""
+    if usage.free:
+        lease.refund()
+        return
     lease.settle(usage.input_tokens, usage.output_tokens, cached_tokens=usage.cached_tokens)
 
 
@@ -113,9 +116,9 @@ def progress(lease: Any, meter: Meter, chunk: Any) -> None:
 
 
 def _used(spec: CallSpec, result: Any) -> Usage:
-    """As reported, else estimated, never zero."""
+    """As reported, else estimated, never zero unless it was free."""
     usage = spec.usage(result)
-    if usage is not None and usage.input_tokens and usage.output_tokens:
+    if usage is not None and (usage.free or (usage.input_tokens and usage.output_tokens)):
         return usage
     known = usage or Usage()
     return Usage(

@@ -23,12 +23,14 @@ _DEEPEST = 8
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one call. `input_tokens` includes `cached_tokens`, those that the provider had in its
-    prefix cache. `estimated` says that the provider did not report them."""
+    prefix cache. `estimated` says that the provider did not report them. `free`: nobody was asked, the whole
+    answer came out of a cache of the framework; the call is not charged."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     estimated: bool = False
+    free: bool = False
 
     def plus(self, other: Usage) -> Usage:
         return self._merged(other, int.__add__)
@@ -42,6 +44,7 @@ class Usage:
             merge(self.output_tokens, other.output_tokens),
             merge(self.cached_tokens, other.cached_tokens),
             self.estimated or other.estimated,
+            self.free or other.free,
         )
 
 
@@ -160,8 +163,10 @@ class Meter:
 
     def total(self, input_estimate: int | None, *, complete: bool) -> Usage:
         """The use so far. What was not reported is estimated: the input as `input_estimate`, the output by
-        what came; of a stream that was cut the output is at least what came. Never zero."""
+        what came; of a stream that was cut the output is at least what came. Never zero, unless it was free."""
         reported = self._reported or Usage()
+        if reported.free:
+            return reported
         inputs = reported.input_tokens or max(1, input_estimate or 0)
         if complete and reported.output_tokens:
             return Usage(inputs, reported.output_tokens, reported.cached_tokens, not reported.input_tokens)

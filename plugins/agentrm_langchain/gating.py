@@ -19,16 +19,15 @@ from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
 
-from agentrm.adapters import CallSpec, Identity, first_answers, identity_of
+from agentrm.adapters import CallSpec, Identity, first_answers, read_options
 from agentrm.identity import NOBODY
 from agentrm_langchain.surroundings import NOWHERE, Surroundings, here
 
-__all__ = ["OPTIONS", "Gate", "gate_of", "gated_copy", "like", "make_gate", "plain_view"]
+__all__ = ["Gate", "gate_of", "gated_copy", "like", "make_gate", "plain_view"]
 
 T = TypeVar("T", bound=BaseModel)
 Methods = Callable[[type, "Gate"], dict[str, Any]]
 
-OPTIONS = ("pool", "wait_max", "idle_s", "run_s", "guards")
 _MARK = "__agentrm_gate__"  # dunder: pydantic takes no notice of it
 _PYDANTIC_STATE = ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
 
@@ -87,9 +86,7 @@ class Gate:
 def make_gate(rm: Any, where: str, given: dict[str, Any]) -> Gate:
     """From the keyword arguments of `where`: those of an identity, and `pool`, `wait_max`, `idle_s`,
     `run_s`, `guards`."""
-    options = {name: value for name, value in given.items() if name in OPTIONS and value is not None}
-    who = {name: value for name, value in given.items() if name not in OPTIONS}
-    return Gate(rm, identity_of(where, who), options)
+    return Gate(rm, *read_options(where, given))
 
 
 def like(native: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -9,8 +9,16 @@ from typing import Any, TypeVar
 from langchain_core.language_models.chat_models import BaseChatModel, SimpleChatModel
 from langchain_core.language_models.llms import LLM, BaseLLM
 
-from agentrm.adapters import CallSpec, acall, acall_blocking, astream, astream_blocking, call, stream
-from agentrm_langchain.client_retries import without_client_retries
+from agentrm.adapters import (
+    CallSpec,
+    acall,
+    acall_blocking,
+    astream,
+    astream_blocking,
+    call,
+    stream,
+    without_client_retries,
+)
 from agentrm_langchain.errors import translate
 from agentrm_langchain.gating import Gate, gated_copy, like, make_gate, plain_view
 from agentrm_langchain.sizes import (

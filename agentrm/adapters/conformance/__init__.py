@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from agentrm.adapters.conformance.failures import Failures, Streams
-from agentrm.adapters.conformance.harness import Gated, GatedTool, Harness
+from agentrm.adapters.conformance.harness import AsyncOnly, Gated, GatedTool, Harness
 from agentrm.adapters.conformance.lanes import Lanes
 from agentrm.adapters.conformance.provider import Hang, Provider, Refusal, Refuse, Reply
 
 __all__ = [
+    "AsyncOnly",
     "Conformance",
     "Gated",
     "GatedTool",

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import agentrm
-from agentrm.adapters.conformance.harness import Harness, Threads, manager, run_async, until
+from agentrm.adapters.conformance.harness import Harness, Threads, manager, needs_threads, run_async, until
 from agentrm.adapters.conformance.lanes import _async_until, _is_refusal, _is_settled, _raised
 from agentrm.adapters.conformance.provider import PATIENCE_S, Hang, Provider, Refuse, Reply
 
@@ -203,7 +203,9 @@ class Failures:
         clock = agentrm.VirtualClock()
         rm = manager(clock=clock, reaper={"idle_s": 30, "sweep_s": 1})
         provider = Provider(Hang(), Reply(("second",)))
-        threads = Threads(self.harness.model(rm, provider).call)
+        gated = self.harness.model(rm, provider)
+        needs_threads(gated)
+        threads = Threads(gated.call)
         provider.wait_open(1)
         clock.advance(32)
         assert threads.outcomes() == ["second"]
@@ -218,6 +220,7 @@ class Failures:
         rm = manager(clock=clock, reaper={"idle_s": 30, "sweep_s": 1, "zombies": 2})
         provider = Provider(Hang(), Hang())
         gated = self.harness.model(rm, provider)
+        needs_threads(gated)
         threads = Threads(gated.call)
         for attempt in (1, 2):
             provider.wait_open(attempt)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import agentrm
 from agentrm.adapters.conformance.provider import PATIENCE_S, Provider
 
-__all__ = ["Gated", "GatedTool", "Harness", "Threads", "manager", "run_async", "until"]
+__all__ = ["AsyncOnly", "Gated", "GatedTool", "Harness", "Threads", "manager", "needs_threads", "run_async", "until"]
 
 T = TypeVar("T")
 
@@ -28,6 +28,39 @@ class Gated(Protocol):
     def stream(self) -> Iterator[str]: ...
 
     def astream(self) -> AsyncIterator[str]: ...
+
+
+class AsyncOnly:
+    """Base of a `Gated` for a framework without sync calls: `acall` and `astream` run on a loop of their own, as users
+    run them from sync code. Tests about threads that can't be stopped are skipped."""
+
+    def acall(self) -> Awaitable[str]:
+        raise NotImplementedError
+
+    def astream(self) -> AsyncIterator[str]:
+        raise NotImplementedError
+
+    def call(self) -> str:
+        return run_async(self.acall)
+
+    def stream(self) -> Iterator[str]:
+        loop, chunks = asyncio.new_event_loop(), self.astream()
+        try:
+            while True:
+                try:
+                    yield loop.run_until_complete(chunks.__anext__())
+                except StopAsyncIteration:
+                    return
+        finally:
+            loop.run_until_complete(chunks.aclose())  # type: ignore[attr-defined]
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
+
+
+def needs_threads(gated: Gated) -> None:
+    """Skips a test about sync calls, which run on threads, for a framework that has none."""
+    if isinstance(gated, AsyncOnly):
+        raise NotImplementedError("the framework has no sync calls")
 
 
 class GatedTool(Protocol):

@@ -12,12 +12,12 @@ from typing import Any
 __all__ = ["without_client_retries"]
 
 
-def without_client_retries(model: Any) -> None:
-    """Replaces the clients in the model's own state; other models that share them are not touched."""
-    for name, value in list(vars(model).items()):
-        changed = _quiet(value)
-        if changed is not None:
-            model.__dict__[name] = changed
+def without_client_retries(model: Any) -> bool:
+    """Replaces the clients in the model's own state; other models that share them are not touched. Whether there were
+    any."""
+    changed = {name: quiet for name, value in vars(model).items() if (quiet := _quiet(value)) is not None}
+    vars(model).update(changed)
+    return bool(changed)
 
 
 def _quiet(value: Any) -> Any:

@@ -1,0 +1,36 @@
+"""agentrm for AutoGen: every model and tool call of an agent or a team goes through one resource manager.
+
+    team = rm.attach(team)                            # or an agent, a model client, a workbench
+
+Importing this package does not load AutoGen; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentrm_autogen.attaching import adapter
+    from agentrm_autogen.client import GatedClient
+    from agentrm_autogen.gating import loading
+    from agentrm_autogen.workbench import GatedWorkbench
+
+_HOME = {
+    "GatedClient": "client",
+    "GatedWorkbench": "workbench",
+    "adapter": "attaching",
+    "loading": "gating",
+}
+__all__ = [
+    "GatedClient",
+    "GatedWorkbench",
+    "adapter",
+    "loading",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
