@@ -21,6 +21,7 @@ from agentrm.errors import (
     RequestTooLarge,
     RunTimeout,
     ScopeClosed,
+    WouldDeadlock,
 )
 from agentrm.identity import Identity, current_identity, identity
 from agentrm.limits.errors import (
@@ -59,6 +60,7 @@ __all__ = [
     "SpawnRefused",
     "StepLimit",
     "VirtualClock",
+    "WouldDeadlock",
     "current_identity",
     "current_lease",
     "identity",

@@ -21,6 +21,7 @@ __all__ = [
     "RequestTooLarge",
     "RunTimeout",
     "ScopeClosed",
+    "WouldDeadlock",
 ]
 
 
@@ -83,6 +84,10 @@ class RequestTooLarge(AdmissionError):
 
 class ScopeClosed(AdmissionError):
     """The provider refused the account or model for good (quota, billing, authentication)."""
+
+
+class WouldDeadlock(AdmissionError):
+    """A nested tool call would wait for a call that waits for it. Trying again helps only where others caused it."""
 
 
 class ManagerClosed(AdmissionError):

@@ -6,7 +6,7 @@ meaning, unit, range and default; `docs/configuration.md` is made from them.
 
 from __future__ import annotations
 
-from agentrm.config.configuration import DEFAULT_POOL, DEFAULT_TENANT, TOOL_POOL, Config
+from agentrm.config.configuration import DEFAULT_POOL, DEFAULT_TENANT, ENVIRONMENT_POOL, TOOL_POOL, Config, tool_pool
 from agentrm.config.gateway import Gateway, GatewayBackend, GatewayKey, GatewayTls
 from agentrm.config.loading import load, parse
 from agentrm.config.prices import Price, PriceWarning
@@ -24,20 +24,25 @@ from agentrm.config.sections import (
     Tenant,
     Waiting,
 )
+from agentrm.config.tools import ConflictGroup, Environments, Kind, Tool
 
 __all__ = [
     "DEFAULT_POOL",
     "DEFAULT_TENANT",
+    "ENVIRONMENT_POOL",
     "TOOL_POOL",
     "Account",
     "Backfill",
     "Budget",
     "Config",
+    "ConflictGroup",
     "Context",
     "Gateway",
     "GatewayBackend",
     "GatewayKey",
     "GatewayTls",
+    "Environments",
+    "Kind",
     "Limit",
     "Pool",
     "Price",
@@ -47,7 +52,9 @@ __all__ = [
     "Scheduling",
     "Setting",
     "Tenant",
+    "Tool",
     "Waiting",
     "load",
     "parse",
+    "tool_pool",
 ]

@@ -23,6 +23,7 @@ from agentrm.config.sections import (
     Tenant,
     Waiting,
 )
+from agentrm.config.tools import ConflictGroup, Environments, Tool
 from agentrm.errors import ConfigError
 
 DEFAULT_POOL = "default"
@@ -32,6 +33,10 @@ TOOL_POOL = "tools"
 """The pool of tool calls that name no other."""
 
 TOOL_LANES = 16
+
+ENVIRONMENT_POOL = "environments"
+"""The pool in which environments are prepared."""
+
 DEFAULT_TENANT = "default"
 
 MOST_LIMITS = 6
@@ -58,6 +63,11 @@ def _pools() -> Reader[Mapping[str, Pool]]:
 
 
 POOLS = _pools()
+
+
+def tool_pool(pattern: str) -> str:
+    """The pool of the tools that match `pattern`, which `tools` lists."""
+    return f"{TOOL_POOL}.{pattern}"
 
 
 def _empty() -> Mapping[str, object]:
@@ -94,6 +104,13 @@ class Config(Section):
     )
     context: Context = key(section(Context), Context, "When contexts are compacted, and where they are kept.")
     gateway: Gateway = key(section(Gateway), Gateway, "The server in front of engines (`agentrm serve`).")
+    tools: Mapping[str, Tool] = key(
+        named(section(Tool), PATTERN), _empty, "How tools run beside each other, by patterns of tool names."
+    )
+    conflict_groups: Mapping[str, ConflictGroup] = key(
+        named(section(ConflictGroup)), _empty, "Conflict groups that more than one call may be in, by name."
+    )
+    environments: Environments = key(section(Environments), Environments, "Where programs run their tools.")
 
     def check(self, key: str) -> None:
         for name, pool in self.pools.items():
@@ -113,15 +130,38 @@ class Config(Section):
                     f"at most {MOST_LIMITS}, those of the account included",
                 )
 
+        named = {group for tool in self.tools.values() for group in tool.conflicts}
+        for group in self.conflict_groups:
+            if group not in named:
+                near = did_you_mean(group, named)
+                raise ConfigError(f"conflict_groups.{group}", group, f"a group that one of the tools names{near}")
+        for pattern in self.tools:
+            if (name := tool_pool(pattern)) in self.pools:
+                raise ConfigError(f"pools.{name}", name, f"another name: tools.{pattern} has that pool")
+        if self.environments.kinds and ENVIRONMENT_POOL in self.pools:
+            allowed = "another name: environments.preparing is that pool"
+            raise ConfigError(f"pools.{ENVIRONMENT_POOL}", ENVIRONMENT_POOL, allowed)
+
+    def all_pools(self) -> dict[str, Pool]:
+        """The pools of the configuration, then those that other sections stand for: one for each tool that is listed,
+        and one for the preparation of environments."""
+        pools = dict(self.pools)
+        for pattern, tool in self.tools.items():
+            lanes = 1 if tool.exclusive else tool.concurrent or self.pools[TOOL_POOL].lanes
+            pools[tool_pool(pattern)] = Pool(lanes=lanes)
+        if self.environments.kinds:
+            pools[ENVIRONMENT_POOL] = Pool(lanes=self.environments.preparing)
+        return pools
+
     def limits_of(self, pool: str) -> tuple[Limit, ...]:
         """All limits that a call of `pool` is held to: the pool's own, then its account's."""
-        chosen = self.pools[pool]
+        chosen = self.all_pools()[pool]
         shared = self.accounts[chosen.account].limits if chosen.account is not None else ()
         return (*chosen.limits, *shared)
 
     def zombies_of(self, pool: str) -> int:
         """How many reaped calls of `pool` may still be at work while their lane serves others."""
-        chosen = self.pools[pool]
+        chosen = self.all_pools()[pool]
         bound = self.reaper.zombies if chosen.zombies is None else chosen.zombies
         return bound if isinstance(bound, int) else chosen.lanes
 

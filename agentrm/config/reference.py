@@ -29,6 +29,7 @@ from agentrm.config.sections import (
     Tenant,
     Waiting,
 )
+from agentrm.config.tools import ConflictGroup, Environments, Kind, Tool
 
 BEGIN, END = "<!-- reference: begin -->", "<!-- reference: end -->"
 
@@ -49,6 +50,10 @@ PLACES: dict[type[Section], str] = {
     GatewayBackend: "gateway.backends.NAME",
     GatewayKey: "gateway.keys.NAME",
     GatewayTls: "gateway.tls",
+    Tool: "tools.PATTERN",
+    ConflictGroup: "conflict_groups.NAME",
+    Environments: "environments",
+    Kind: "environments.kinds.NAME",
 }
 """Each section and where it stands, in the order of the page."""
 

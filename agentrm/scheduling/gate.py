@@ -19,6 +19,7 @@ from agentrm.core.port import Port
 from agentrm.errors import AdmissionError
 from agentrm.scheduling import refusals
 from agentrm.scheduling.backoff import Backoff
+from agentrm.scheduling.circles import refuse_circle
 from agentrm.scheduling.lease import DONE, ENDED, FAILED, NEW, REAPED, REFUND, RUNNING, WAITING, Lease
 from agentrm.scheduling.ordering import ordering
 from agentrm.scheduling.pool import LONGEST_S
@@ -183,6 +184,8 @@ class Gate:
         self.arm()
         if self.subscriptions:
             self.publish()
+        if lease._parent is not None and lease.route.kind == "tool" and self.rm.config.tools:
+            refuse_circle(self.rm, lease)
         return True
 
     def granted(self, lease: Lease) -> None:

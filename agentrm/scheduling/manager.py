@@ -92,13 +92,15 @@ class ResourceManager:
         for scope in self.layout.wide_scopes:  # these come first: the pools name them by number
             self.kernel.scope(scope)
         self._tenants = {OTHERS: self.kernel.tenant(OTHERS, self.config.weight_of(OTHERS))}
+        pools = config.all_pools()
         self.pools = {
             pool: PoolState(
-                pool, i, config.pools[pool], config.reaper, self.layout.of_pool[pool], self.layout.most_tokens(pool)
+                pool, i, pools[pool], config.reaper, self.layout.of_pool[pool], self.layout.most_tokens(pool)
             )
             for i, pool in enumerate(self.layout.pools)
         }
         self._routes: dict[tuple[Any, ...], Route] = {}
+        self._tool_pools: dict[tuple[str, str | None, str], str] = {}
         self.jobs: dict[str, Job] = {}
         self.gate = Gate(self)
         self._prices: PriceTable | None = None
@@ -158,6 +160,8 @@ class ResourceManager:
             self._stale(parent)
             parent = None
         who = _identity.get()
+        if tool is not None and self.config.tools:
+            pool = self._pool_of_tool(kind, pool, tool)
         key = (agent, priority, tenant, kind, pool, model, who, parent is None)
         route = self._routes.get(key)
         if route is None:
@@ -193,6 +197,17 @@ class ResourceManager:
             if not isinstance(lease.session, str):
                 raise ConfigError("session", session, "a name (text)")
         return lease
+
+    def _pool_of_tool(self, kind: str, pool: str | None, tool: str) -> str:
+        key = kind, pool, tool
+        found = self._tool_pools.get(key)
+        if found is None:
+            if not isinstance(tool, str):
+                raise ConfigError("tool", tool, "a name (text)")
+            if len(self._tool_pools) >= MOST_ROUTES:
+                self._tool_pools.clear()
+            found = self._tool_pools[key] = pool_for(self.config, kind, pool, None, tool)
+        return found
 
     def _stale(self, parent: Lease) -> None:
         """A lease that is over encloses nothing. Raises its error where it is a zombie and zombies keep lanes: its work

@@ -71,7 +71,7 @@ def of_code(code: int, lease: Lease, rm: ResourceManager) -> AgentRMError:
 
 def _too_large(lease: Lease, rm: ResourceManager) -> RequestTooLarge:
     need = {"requests": 1, "tokens": lease.tokens, "memory": lease._memory}
-    debt = rm.config.pools[lease.pool].oversize == "debt"
+    debt = lease.route.pool.config.oversize == "debt"
     for index in lease.route.pool.limits:
         key, limit = rm.layout.limits[index]
         gauge = limit.counting == "gauge"

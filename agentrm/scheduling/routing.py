@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from agentrm.config import DEFAULT_POOL, ENVIRONMENT_POOL, TOOL_POOL
 from agentrm.core._agentrm_core import lib
 from agentrm.core.kernel import KernelConfig
 from agentrm.core.kernel import Limit as KernelLimit
 from agentrm.core.kernel import Pool as KernelPool
 from agentrm.errors import ConfigError
+from agentrm.scheduling.toolpools import pool_of_tool, tool_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,19 +88,26 @@ def layout(config: Config, *, policy_name: Callable[[str], str]) -> Layout:
         sharing = sum(pool.account == name for pool in config.pools.values())
         if sharing > MOST_SHARING:
             raise ConfigError(f"accounts.{name}", sharing, f"at most {MOST_SHARING} pools that name it")
-    if len(accounts) + len(config.pools) > MOST_POOLS:
-        raise ConfigError("pools", len(config.pools), f"at most {MOST_POOLS} pools and accounts")
+    all_pools = config.all_pools()
+    if len(accounts) + len(all_pools) > MOST_POOLS:
+        raise ConfigError("pools", len(all_pools), f"at most {MOST_POOLS} pools, accounts and tools")
     pools: list[KernelPool] = []
     of_pool: dict[str, tuple[int, ...]] = {}
-    for number, (name, pool) in enumerate(config.pools.items()):
+    tools = tool_limits(config)
+    first_gauge = len(limits)
+    limits += tools.gauges
+    for number, (name, pool) in enumerate(all_pools.items()):
         own = tuple(range(len(limits), len(limits) + len(pool.limits)))
         limits += [(f"pools.{name}.limits[{i}]", x) for i, x in enumerate(pool.limits)]
-        of_pool[name] = own + of_account.get(pool.account or "", ())
+        gauges = tools.of_pool.get(name, ())
+        of_pool[name] = own + of_account.get(pool.account or "", ()) + tuple(first_gauge + i for i, _ in gauges)
         if len(of_pool[name]) > lib.ARM_MAX_LIMITS:
-            allowed = f"at most {lib.ARM_MAX_LIMITS} limits, those of its account included"
+            allowed = f"at most {lib.ARM_MAX_LIMITS} limits, those of its account and for exclusive tools included"
             raise ConfigError(f"pools.{name}.limits", len(of_pool[name]), allowed)
         request_cost, token_cost = _costs(config.limits_of(name), pool.lanes)
         wide = accounts.index(pool.account) if pool.account is not None else len(accounts) + number
+        if name == TOOL_POOL:
+            tool_domain = wide
         pools.append(
             KernelPool(
                 lanes=pool.lanes,
@@ -107,10 +116,11 @@ def layout(config: Config, *, policy_name: Callable[[str], str]) -> Layout:
                 max_queued=config.waiting.max_queued,
                 policy=policy_name(config.scheduling.policy),
                 oversize_debt=pool.oversize == "debt",
-                domain=wide,
+                domain=tool_domain if gauges else wide,
                 account_scope=wide,
                 request_cost_us=request_cost,
                 token_cost_q8=token_cost,
+                takes=(0,) * (len(of_pool[name]) - len(gauges)) + tuple(places for _, places in gauges),
             )
         )
     wanted = sum(p.lanes + p.zombies + min(p.max_queued, MOST_TICKETS) for p in pools) + 64
@@ -130,7 +140,7 @@ def layout(config: Config, *, policy_name: Callable[[str], str]) -> Layout:
         quanta_tokens=_three(config.scheduling.quanta_tokens),
         owners=1,
     )
-    return Layout(kernel, tuple(config.pools), accounts, tuple(limits), of_pool)
+    return Layout(kernel, tuple(all_pools), accounts, tuple(limits), of_pool)
 
 
 def _three(values: tuple[float, ...]) -> tuple[float, float, float]:
@@ -138,16 +148,23 @@ def _three(values: tuple[float, ...]) -> tuple[float, float, float]:
     return a, b, c
 
 
-def pool_for(config: Config, kind: str, pool: str | None, model: str | None) -> str:
-    """Explicit pool, else the first whose patterns match the model, else `default` (`tools` for tools)."""
+def pool_for(config: Config, kind: str, pool: str | None, model: str | None, tool: str | None = None) -> str:
+    """Explicit pool, else that of the tool, else the first whose patterns match the model, else `default` (`tools` for
+    tools). A listed tool of which somebody says no more than that it is one of the tools goes to its own pool."""
+    if tool is not None and kind == "tool" and pool in (None, TOOL_POOL):
+        own = pool_of_tool(config, tool)
+        if own is not None:
+            return own
     if pool is not None:
-        if pool not in config.pools:
-            raise ConfigError("pool", pool, "one of " + ", ".join(config.pools))
+        if pool not in (known := config.all_pools()):
+            raise ConfigError("pool", pool, "one of " + ", ".join(known))
         return pool
     if model is not None:
         for name, candidate in config.pools.items():
             if any(fnmatchcase(model, pattern) for pattern in candidate.models):
                 return name
+    if kind == "environment" and config.environments.kinds:
+        return ENVIRONMENT_POOL
     if kind != "model" and kind in config.pools:
         return kind
-    return "tools" if kind == "tool" else "default"
+    return TOOL_POOL if kind == "tool" else DEFAULT_POOL
