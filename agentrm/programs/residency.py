@@ -1,0 +1,111 @@
+"""What does the scheduler know of one backend? Whose context counts there, what runs, what may still be cached."""
+
+from __future__ import annotations
+
+from agentrm.programs.program import Program
+
+__all__ = ["BackendState"]
+
+
+class BackendState:
+    """One engine with a KV cache of `capacity` tokens.
+
+    `used` is what counts: the private tokens of the resident programs and each shared prefix once. What paused and
+    ended programs left behind is not counted: the engine may overwrite it, but until then it is still warm.
+    """
+
+    __slots__ = (
+        "backlog", "capacity", "dropped", "name", "prefill_rate", "prefixes", "private", "residents", "running",
+        "shared", "slots", "up",
+    )  # fmt: skip
+
+    def __init__(self, name: str, capacity: int, prefill_rate: float, slots: int | None) -> None:
+        self.name, self.capacity, self.prefill_rate, self.slots = name, capacity, prefill_rate, slots
+        self.up = True
+        self.residents: dict[str, Program] = {}
+        self.private = 0
+        self.shared = 0
+        self.prefixes: dict[str, list[int]] = {}
+        """By key: tokens, resident programs that share them."""
+        self.running = 0
+        """Turns that run."""
+        self.backlog = 0
+        """Prompt tokens of granted turns that have not begun to answer and were not expected in the cache."""
+        self.dropped = 0
+        """Tokens that ever ceased to count: the clock of what is overwritten."""
+
+    @property
+    def used(self) -> int:
+        return self.private + self.shared
+
+    def busy(self) -> int:
+        """Private tokens of the programs of which a turn runs: what nobody can be asked to give up."""
+        return sum(p._reserved for p in self.residents.values() if p.running)
+
+    def claim(self, program: Program, private: int) -> None:
+        """The program counts with `private` tokens here from now on; makes it resident if it was not."""
+        if program.status != "resident":
+            self.residents[program.id] = program
+            program.status, program.backend, program._reserved = "resident", self.name, 0
+        if program.prefix is not None and not program._prefix_on:
+            entry = self.prefixes.setdefault(program.prefix.key, [0, 0])
+            entry[1] += 1
+            self._widen(entry, program.prefix.tokens)
+            program._prefix_on = True
+        self.private += private - program._reserved
+        program._reserved = private
+
+    def _widen(self, entry: list[int], tokens: int) -> None:
+        if tokens > entry[0]:
+            self.shared += tokens - entry[0]
+            entry[0] = tokens
+
+    def drop(self, program: Program) -> None:
+        """It counts here no longer."""
+        del self.residents[program.id]
+        self.private -= program._reserved
+        self.dropped += program._reserved
+        program._dropped_at = self.dropped
+        program._reserved = 0
+        if program._prefix_on and program.prefix is not None:
+            program._prefix_on = False
+            entry = self.prefixes[program.prefix.key]
+            entry[1] -= 1
+            if not entry[1]:
+                self.shared -= entry[0]
+                del self.prefixes[program.prefix.key]
+
+    def need(self, program: Program, private: int) -> int:
+        """Tokens by which `used` would grow if the program counted with `private` tokens here."""
+        own = program._reserved if program.status == "resident" and program.backend == self.name else 0
+        prefix = program.prefix
+        shared = 0
+        if prefix is not None and not (own and program._prefix_on):
+            shared = max(0, prefix.tokens - self.prefixes.get(prefix.key, (0, 0))[0])
+        return private - own + shared
+
+    def frees(self, program: Program) -> int:
+        """Tokens by which `used` would shrink without it."""
+        prefix = program.prefix
+        last = prefix is not None and program._prefix_on and self.prefixes[prefix.key][1] == 1
+        return program._reserved + (self.prefixes[prefix.key][0] if last and prefix is not None else 0)
+
+    def warm(self, program: Program, tokens: int) -> int:
+        """How much of a prompt of `tokens` of the program is probably still in the cache.
+
+        The engine overwrites what was used least recently first. So what a paused program left is whole as long as what
+        counts now and what was dropped after it leave room for it.
+        """
+        here = program.backend == self.name
+        if here and program.status == "resident":
+            return min(tokens, program.context_tokens)
+        found = 0
+        if program.prefix is not None and program.prefix.key in self.prefixes:
+            found = min(program.prefix.tokens, self.prefixes[program.prefix.key][0])
+        if here and program.status == "paused":
+            room = self.capacity - self.used - (self.dropped - program._dropped_at)
+            found = max(found, min(program.context_tokens, max(room, 0)))
+        return min(found, tokens)
+
+    def __repr__(self) -> str:
+        return f"<Backend {self.name} {'up' if self.up else 'down'} {self.used}/{self.capacity} running {self.running}>"

@@ -1,0 +1,97 @@
+"""How is room made on a backend? What a turn lacks there, and whom it may displace: pure functions over the state."""
+
+from __future__ import annotations
+
+import math
+
+from agentrm.identity import PRIORITIES
+from agentrm.programs.program import Program, Ticket
+from agentrm.programs.residency import BackendState
+from agentrm.programs.settings import ProgramSettings
+from agentrm.programs.waiting import TURN
+
+__all__ = ["enough", "growth", "idle_victims", "lacks", "private_tokens", "victims"]
+
+_RANK = {name: rank for rank, name in enumerate(PRIORITIES)}
+
+
+def growth(program: Program, ticket: Ticket) -> int:
+    """Tokens that the turn adds to what the program's context counts: the rest of its prompt, and its answer."""
+    return max(0, ticket.expected_tokens - program.context_tokens) + ticket._output
+
+
+def private_tokens(program: Program, ticket: Ticket | None = None) -> int:
+    """What the program counts by itself with its running turns, and with `ticket` if that is to run too."""
+    more = sum(t._counted for t in program._tickets if t.state == "granted")
+    if ticket is not None:
+        more += growth(program, ticket)
+    shared = program.prefix.tokens if program.prefix is not None else 0
+    return max(0, program.context_tokens + more - shared)
+
+
+def lacks(backend: BackendState, ticket: Ticket, mark: float) -> int:
+    """Tokens that are missing for the turn below this share of the capacity; 0 or less: it fits. A program of which no
+    turn runs fits where it is alone, however large: its size is an estimate until an engine has said no."""
+    program, limit = ticket.program, int(mark * backend.capacity)
+    here = program.status == "resident" and program.backend == backend.name
+    own = backend.frees(program) if here else 0
+    others, with_it = backend.used - own, own + backend.need(program, private_tokens(program, ticket))
+    return others + (with_it if program.running else min(with_it, limit)) - limit
+
+
+def victims(backend: BackendState, ticket: Ticket, now: float, settings: ProgramSettings) -> list[Program]:
+    """Whom the turn may displace, the first to go first.
+
+    The next turn of a resident program: every one that is between turns, and those that wait behind it for room to
+    grow. Paused programs and newcomers: those whose next turn is not worth waiting for, those of a lower class, and
+    after `patience_s` those that have been inside for `residence_s`.
+    """
+    found = []
+    rank, turn = _RANK[ticket.priority], ticket._kind == TURN and ticket.program.status == "resident"
+    late = now - ticket.arrived > settings.patience_s
+    place = (rank, ticket.seq if turn or late else math.inf)
+    for program in backend.residents.values():
+        if program is ticket.program or program.running:
+            continue
+        if program._tickets:
+            if min((_RANK[t.priority], t.seq) for t in program._tickets) > place:
+                found.append(program)
+            continue
+        had_its_time = late and now - program.admitted_at >= settings.residence_s
+        if turn or had_its_time or now >= program._displace_at or _RANK[program.priority] > rank:
+            found.append(program)
+    return _in_order(found, now)
+
+
+def idle_victims(backend: BackendState, now: float) -> list[Program]:
+    """All that are between turns, the first to go first."""
+    return _in_order([p for p in backend.residents.values() if not p._tickets], now)
+
+
+def _in_order(programs: list[Program], now: float) -> list[Program]:
+    """Between turns before waiting, least paused, lowest class, farthest next turn (by powers of two), youngest."""
+
+    def key(program: Program) -> tuple[float, ...]:
+        far = 0.0 if program._tickets else max(program.next_use - now, now - program.since)
+        return (
+            bool(program._tickets), program.pauses, -_RANK[program.priority], -math.frexp(far)[1], -program.arrived,
+        )  # fmt: skip
+
+    return sorted(programs, key=key)
+
+
+def enough(backend: BackendState, missing: int, candidates: list[Program]) -> list[Program] | None:
+    """The first candidates that free what is missing, without those that turn out not to be needed; None: too few."""
+    chosen: list[Program] = []
+    for program in candidates:
+        if missing <= 0:
+            break
+        chosen.append(program)
+        missing -= backend.frees(program)
+    if missing > 0:
+        return None
+    for program in list(chosen):
+        if missing + backend.frees(program) <= 0:
+            missing += backend.frees(program)
+            chosen.remove(program)
+    return chosen

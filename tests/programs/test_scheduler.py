@@ -1,0 +1,188 @@
+"""The scheduler of programs keeps its promises: bounded working set, no lost room, order, placement, failover."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrm.errors import ConfigError, QueueFull, RequestTooLarge
+from agentrm.programs import Prefix, ProgramScheduler, ProgramSettings, Ticket
+
+
+def scheduler(capacity: int = 100_000, backends: int = 1, **options: object) -> ProgramScheduler:
+    made = ProgramScheduler(ProgramSettings(**options))  # type: ignore[arg-type]
+    for i in range(backends):
+        made.set_backend(f"b{i}", capacity, 0.0, prefill_tokens_per_s=100.0)
+    return made
+
+
+def turn(s: ProgramScheduler, name: str, tokens: int, now: float, output: int = 0, **options: object) -> Ticket:
+    ticket = s.request(name, tokens, now, max_output_tokens=output, **options)  # type: ignore[arg-type]
+    if ticket.state == "granted":
+        s.settle(ticket, now, input_tokens=tokens, output_tokens=output)
+    return ticket
+
+
+def counts_are_exact(s: ProgramScheduler) -> None:
+    for backend in s.backends.values():
+        assert backend.private == sum(p._reserved for p in backend.residents.values())
+        assert backend.shared == sum(tokens for tokens, _ in backend.prefixes.values())
+        assert all(p.status == "resident" and p.backend == backend.name for p in backend.residents.values())
+        assert backend.running == sum(
+            t.state == "granted" and t.backend == backend.name for p in s.programs.values() for t in p._tickets
+        )
+    assert len(s._queue) == sum(t.state == "waiting" for p in s.programs.values() for t in p._tickets)
+
+
+def test_exact_use_replaces_the_estimate() -> None:
+    s = scheduler()
+    ticket = s.request("p", 1000, 0.0)
+    s.settle(ticket, 1.0, input_tokens=1500, output_tokens=100)
+    assert s.programs["p"].context_tokens == 1600 == s.backends["b0"].used
+    again = s.request("p", 1200, 2.0)
+    assert again.expected_tokens == 1500 + round(1.5 * 200)
+
+
+def test_a_shared_prefix_counts_once() -> None:
+    s = scheduler(100_000, admit=1.0, resume=1.0)
+    tickets = [s.request(f"p{i}", 21_000, 0.0, prefix=Prefix("system", 20_000), max_output_tokens=0) for i in range(80)]
+    assert all(t.state == "granted" for t in tickets)
+    assert s.backends["b0"].used == 20_000 + 80 * 1_000
+    assert s.request("late", 21_001, 0.0, prefix=Prefix("system", 20_000), max_output_tokens=0).state == "waiting"
+
+
+def test_what_cannot_fit_is_refused_and_what_would_wait_too_long_too() -> None:
+    s = scheduler(10_000, max_waiting=2)
+    with pytest.raises(RequestTooLarge, match="10000"):
+        s.request("huge", 20_000, 0.0)
+    assert [s.request(f"p{i}", 9_000, 0.0, max_output_tokens=0).state for i in range(3)] == ["granted"] + ["waiting"] * 2
+    with pytest.raises(QueueFull) as full:
+        s.request("p3", 9_000, 0.0)
+    assert full.value.is_retryable and full.value.retry_after is not None and full.value.retry_after >= 1
+    assert set(s.programs) == {"p0", "p1", "p2"}
+    counts_are_exact(s)
+
+
+def test_idle_programs_keep_their_room_until_it_is_needed() -> None:
+    s = scheduler(10_000)
+    for step in range(40):
+        turn(s, f"p{step % 4}", 2_000, 0.25 * step)
+    assert not s.take()
+    late = s.request("p4", 3_000, 10.1, max_output_tokens=0)
+    assert late.state == "waiting", "their next turns are near"
+    s.request("p0", 5_000, 10.2, max_output_tokens=0)
+    (pause,) = s.take().paused
+    assert pause.program.id != "p0"
+    assert pause.program.status == "paused"
+
+
+def test_nobody_is_paused_twice_while_others_were_not() -> None:
+    s = scheduler(10_000, admit=1.0, resume=1.0)
+    for i in range(4):
+        turn(s, f"p{i}", 2_400, float(i))
+    pauses = []
+    for step in range(3):
+        growing = s.request("p0", 2_900 + step * 10, 10.0 + step, max_output_tokens=0)
+        s.settle(growing, 10.5 + step, input_tokens=2_400 + 500, output_tokens=0)
+        pauses += [pause.program.id for pause in s.take().paused]
+        for name in pauses[-1:]:
+            turn(s, name, 2_400, 11.0 + step)
+            s.take()
+    assert len(set(pauses)) == len(pauses)
+
+
+def test_a_backend_that_died_loses_its_programs_to_the_others() -> None:
+    s = scheduler(50_000, backends=2)
+    first = s.request("p", 10_000, 0.0)
+    home = first.backend
+    assert home is not None
+    s.backend_down(home, 1.0)
+    s.requeue(first, 1.0)
+    assert first.state == "granted" and first.backend != home
+    assert s.take().granted == (first,)
+    s.settle(first, 2.0, input_tokens=10_000, output_tokens=100)
+    counts_are_exact(s)
+
+
+def test_it_resumes_where_it_is_warm_unless_that_backend_is_much_fuller() -> None:
+    s = scheduler(100_000, backends=2)
+    a = s.request("a", 10_000, 0.0, max_output_tokens=0)
+    s.settle(a, 1.0, input_tokens=10_000, output_tokens=0)
+    assert s.request("a", 10_500, 2.0, max_output_tokens=0).backend == a.backend
+
+
+def test_tenants_share_by_weight_while_both_wait() -> None:
+    s = scheduler(10_000, weights={"heavy": 3.0}, admit=1.0, resume=1.0)
+    running = s.request("first", 10_000, 0.0, max_output_tokens=0)
+    for i in range(40):
+        for tenant in ("light", "heavy"):
+            s.request(f"{tenant}{i}", 10_000, 0.0, tenant=tenant, max_output_tokens=0)
+    served = []
+    for step in range(24):
+        s.end(running.program.id, float(step))
+        (running,) = s.take().granted
+        served.append(running.program.tenant)
+    assert served.count("heavy") == 18
+
+
+def test_settings_that_cannot_work_are_refused_at_construction() -> None:
+    for wrong in ({"max_waiting": 0}, {"admit": 0.9, "resume": 0.8}, {"patience_s": -1.0}, {"weights": {"t": 0.0}}):
+        with pytest.raises(ConfigError):
+            ProgramSettings(**wrong)  # type: ignore[arg-type]
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32), st.integers(1, 3), st.booleans())
+def test_whatever_happens_the_counts_are_exact_and_everybody_is_served(number: int, backends: int, shared: bool) -> None:
+    rng = random.Random(number)
+    s = scheduler(20_000, backends, patience_s=5.0, residence_s=5.0, idle_ttl_s=500.0)
+    live: dict[str, list[Ticket]] = {}
+    now = 0.0
+    for _ in range(150):
+        now += rng.random() * 3
+        name = f"p{rng.randrange(12)}"
+        tickets = [t for t in live.get(name, []) if t.state != "done"]
+        running = [t for t in tickets if t.state == "granted"]
+        step = rng.random()
+        if step < 0.5:
+            tokens = rng.randrange(1, 9_000)
+            prefix = Prefix("s", 1_000) if shared else None
+            tickets.append(s.request(name, tokens, now, prefix=prefix, priority=rng.choice(["interactive", "background"])))
+        elif running and step < 0.75:
+            s.progress(running[0], now, rng.randrange(2_000))
+            s.settle(running[0], now, input_tokens=rng.randrange(1, 9_000), output_tokens=rng.randrange(500))
+        elif tickets and step < 0.85:
+            s.cancel(rng.choice(tickets), now)
+        elif running and step < 0.9:
+            s.requeue(running[0], now)
+        elif step < 0.93:
+            s.end(name, now)
+        elif step < 0.96:
+            s.backend_down(f"b{rng.randrange(backends)}", now)
+        else:
+            s.backend_up(f"b{rng.randrange(backends)}", now)
+        live[name] = tickets
+        s.tick(now)
+        s.take()
+        counts_are_exact(s)
+    for i in range(backends):
+        s.backend_up(f"b{i}", now)
+    for _ in range(2_000):
+        held = [t for p in s.programs.values() for t in p._tickets if t.state == "granted"]
+        if not held and not len(s._queue):
+            break
+        now += 1.0
+        if held:
+            s.settle(held[0], now, input_tokens=min(9_000, held[0].expected_tokens), output_tokens=10)
+        s.tick(now)
+        counts_are_exact(s)
+    assert not len(s._queue), "somebody still waits although nobody runs"
+    for backend in s.backends.values():
+        assert backend.used <= backend.capacity or len(backend.residents) == 1
+    for name in list(s.programs):
+        s.end(name, now)
+    counts_are_exact(s)
+    assert all(b.used == 0 and b.running == 0 and b.backlog == 0 for b in s.backends.values())
