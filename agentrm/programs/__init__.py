@@ -6,4 +6,13 @@ from agentrm.programs.program import Changes, Paused, Prefix, Program, Ticket
 from agentrm.programs.scheduler import ProgramScheduler, ProgramStatistics
 from agentrm.programs.settings import ProgramSettings
 
-__all__ = ["Changes", "Paused", "Prefix", "Program", "ProgramScheduler", "ProgramSettings", "ProgramStatistics", "Ticket"]
+__all__ = [
+    "Changes",
+    "Paused",
+    "Prefix",
+    "Program",
+    "ProgramScheduler",
+    "ProgramSettings",
+    "ProgramStatistics",
+    "Ticket",
+]
