@@ -8,7 +8,7 @@ run against itself."""
 
 from __future__ import annotations
 
-from agentrm.adapters.calls import acall, acall_blocking, call
+from agentrm.adapters.calls import acall, acall_blocking, call, on_thread
 from agentrm.adapters.client_retries import without_client_retries
 from agentrm.adapters.guarding import ToolUse
 from agentrm.adapters.identity import (
@@ -60,6 +60,7 @@ __all__ = [
     "first_answers",
     "identity_of",
     "names",
+    "on_thread",
     "read_identity",
     "read_options",
     "read_usage",

@@ -24,7 +24,7 @@ from agentrm.adapters.threads import Worker, borrow
 from agentrm.adapters.work import Work
 from agentrm.limits.provider_errors import ProviderError
 
-__all__ = ["acall", "acall_blocking", "call"]
+__all__ = ["acall", "acall_blocking", "call", "on_thread"]
 
 T = TypeVar("T")
 
@@ -79,7 +79,7 @@ async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
     A caller that is cancelled leaves at once; the lane counts as a zombie's until the thread ends.
     """
     if is_inner_layer(rm, spec):
-        return await _plain_blocking(fn)
+        return await on_thread(fn)
     with guarded(spec) as seen:
         return seen(await _acall_blocking(rm, spec, fn))  # type: ignore[no-any-return]
 
@@ -183,8 +183,9 @@ class _Attempt:
         return work, worker
 
 
-async def _plain_blocking(fn: Callable[[], T]) -> T:
-    """The inner layer of a call whose lease is held already: a worker thread, and no lease."""
+async def on_thread(fn: Callable[[], T]) -> T:
+    """`fn()`, which blocks, awaited on a worker thread of ours, with the caller's context variables and no lease. A
+    caller that is cancelled leaves at once."""
     over, worker = Signal(), borrow()
     work = Work(fn, over.set, worker.give_back)
     work.start(worker)

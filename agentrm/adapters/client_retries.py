@@ -13,11 +13,14 @@ __all__ = ["without_client_retries"]
 
 
 def without_client_retries(model: Any) -> bool:
-    """Replaces the clients in the model's own state; other models that share them are not touched. Whether there were
-    any."""
-    changed = {name: quiet for name, value in vars(model).items() if (quiet := _quiet(value)) is not None}
-    vars(model).update(changed)
-    return bool(changed)
+    """Replaces the clients in the model's own state (pydantic's private one too); other models that share them are not
+    touched. Whether there were any."""
+    found = False
+    for state in (vars(model), getattr(model, "__pydantic_private__", None) or {}):
+        changed = {name: quiet for name, value in state.items() if (quiet := _quiet(value)) is not None}
+        state.update(changed)
+        found = found or bool(changed)
+    return found
 
 
 def _quiet(value: Any) -> Any:

@@ -42,7 +42,7 @@ def new_lease(
         run_s=spec.run_s,
         on_reap=on_reap,
         resumed=again,
-        streams=streams,
+        streams=streams or spec.streams,
     )
 
 

@@ -27,6 +27,7 @@ class CallSpec:
       a stream adds up, False where each report covers all that came before.
     - `is_last`: whether a chunk is the last of its stream, for consumers that stop there and never ask for the end; the
       lane is free when it is handed out.
+    - `streams`: the call shows progress by `heartbeat` of its lease at each chunk, so that a hang is found much sooner.
     - `headers`: the provider's response headers in a result or a stream's first chunk, where the framework keeps them:
       what they say is left of a limit corrects the pool's.
     - `retries`: whether a failure that can pass may be tried again here; None: model calls yes, all others
@@ -55,6 +56,7 @@ class CallSpec:
     size: Callable[[Any], int] = estimate_tokens
     usage_adds: bool = False
     is_last: Callable[[Any], bool] | None = None
+    streams: bool = False
     headers: Callable[[Any], Mapping[str, Any] | None] | None = None
     retries: bool | None = None
     heartbeat: Callable[[], object] | None = None

@@ -1,0 +1,116 @@
+"""How an object of a framework that is built on pydantic becomes a gated one: a subclass of its own class, made for
+the purpose.
+
+The subclass has the name, module and schema of the user's class, so that `isinstance`, serialisation and cache keys
+stay as they are; only the methods that reach the provider or run the tool differ. Those may call the method of the
+user's class on a *plain view* of the object: the same state under the user's class. What that method calls on `self`
+is not gated again, so one call takes one lease however its class is built, and no two calls of one object can be
+mistaken for one."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from agentrm.adapters.identity import Identity, first_answers
+from agentrm.adapters.spec import CallSpec
+from agentrm.identity import NOBODY
+
+__all__ = ["Gate", "gate_of", "gated_copy", "like", "plain_view", "turn"]
+
+T = TypeVar("T")
+G = TypeVar("G", bound="Gate")
+Methods = Callable[[type, Any], dict[str, Any]]
+"""What differs from the user's class, for a gate."""
+
+_MARK = "__agentrm_gate__"  # dunder: pydantic takes no notice of it
+_PYDANTIC_STATE = ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
+
+
+class Gate:
+    """One way into a manager: the manager, who is asking, and what differs from the configuration."""
+
+    __slots__ = ("__weakref__", "_classes", "_lock", "_over", "arguments", "options", "rm")
+
+    def __init__(self, rm: Any, arguments: Identity, options: Mapping[str, Any]) -> None:
+        self.rm, self.arguments, self.options = rm, arguments, options
+        self._classes: dict[type, type] = {}
+        self._over: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def call(self, who: Identity, **call: Any) -> CallSpec:
+        """A call that `who` makes through this gate."""
+        asks = {"agent": who.agent, "priority": who.priority, "tenant": who.tenant, "session": who.session}
+        return CallSpec(**{**self.options, **asks, **call})
+
+    def over(self: G, inner: G) -> G:
+        """This gate for an object that `inner` gates for the same manager: one gate, what this one says comes first."""
+        if self.arguments == NOBODY and not self.options:
+            return inner
+        with self._lock:
+            found: G | None = self._over.get(inner)
+            if found is None:
+                arguments = first_answers(self.arguments, inner.arguments)
+                found = self._over[inner] = type(self)(self.rm, arguments, {**inner.options, **self.options})
+            return found
+
+    def subclass(self, cls: type, methods: Methods) -> type:
+        with self._lock:
+            found = self._classes.get(cls)
+            if found is None:
+                names = {
+                    "__module__": cls.__module__,
+                    "__qualname__": cls.__qualname__,
+                    "__doc__": cls.__doc__,
+                    _MARK: (self, cls),
+                    **methods(cls, self),
+                }
+                # Not through pydantic's metaclass, which would work out again the schema that `cls` has: 10 ms.
+                found = self._classes[cls] = ABCMeta.__new__(type(cls), cls.__name__, (cls,), names)
+            return found
+
+
+def like(native: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a method look like the one that it stands for. Frameworks read signatures, at every call: they find this
+    one at once instead of behind a wrapper."""
+
+    def dress(method: Callable[..., Any]) -> Callable[..., Any]:
+        dressed = functools.wraps(native)(method)
+        dressed.__signature__ = inspect.signature(native)  # type: ignore[attr-defined]
+        return dressed
+
+    return dress
+
+
+def gate_of(x: object) -> tuple[Any, type] | None:
+    """The gate of a gated object and the user's own class of it, None if it is not gated."""
+    return getattr(type(x), _MARK, None)
+
+
+def gated_copy(x: T, gate: Gate, methods: Methods) -> T:
+    """`x` itself stays as it is. Gated for the same manager before, it is not gated twice."""
+    copy: Any = x.model_copy()  # type: ignore[attr-defined]
+    turn(copy, gate, methods)
+    return copy  # type: ignore[no-any-return]
+
+
+def turn(x: Any, gate: Gate, methods: Methods) -> None:
+    """Gates `x` itself."""
+    cls, before = type(x), gate_of(x)
+    if before is not None and before[0].rm is gate.rm:
+        gate, cls = gate.over(before[0]), before[1]
+    object.__setattr__(x, "__class__", gate.subclass(cls, methods))
+
+
+def plain_view(x: Any, cls: type) -> Any:
+    """`x` as an object of the user's class `cls`, with the same state, not a copy of it."""
+    view: Any = object.__new__(cls)
+    object.__setattr__(view, "__dict__", x.__dict__)
+    for name in _PYDANTIC_STATE:
+        object.__setattr__(view, name, getattr(x, name, None))
+    return view
