@@ -32,6 +32,7 @@ COMMANDS = {
     "simulate": Command("agentrm.cli.simulate", "what each scheduling policy would have done with a workload"),
     "evaluate": Command("agentrm.cli.evaluate", "what compaction keeps of conversations and trajectories", "semantic"),
     "sessions": Command("agentrm.cli.sessions", "list, show, search, hibernate, restore, export and verify sessions"),
+    "serve": Command("agentrm.cli.serve", "an OpenAI-compatible gateway in front of any number of engines", "gateway"),
     "doctor": Command("agentrm.cli.doctor", "what is installed, what works, and the lines to write"),
 }
 

@@ -1,0 +1,11 @@
+"""The gateway: an OpenAI-compatible address in front of any number of engines (`agentrm serve`, extra `gateway`).
+
+A request is identified (`keys`), read (`asked`), let in when its program has room on an engine (`desk`), passed on and
+answered (`relay`), and settled exactly once however it ends.
+"""
+
+from __future__ import annotations
+
+from agentrm.gateway.server import Gateway
+
+__all__ = ["Gateway"]

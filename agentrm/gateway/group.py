@@ -1,0 +1,145 @@
+"""Engines that are interchangeable, with the scheduler of their programs and those that wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from agentrm.errors import QueueTimeout
+from agentrm.gateway.asked import Asked
+from agentrm.gateway.places import Place
+from agentrm.gateway.refusals import RETRY_S, Refused
+from agentrm.programs import ProgramScheduler, ProgramSettings, Ticket
+from agentrm.programs.backends import Usage
+
+if TYPE_CHECKING:
+    from agentrm.config import Gateway as GatewayConfig
+
+__all__ = ["Group"]
+
+UNBOUNDED = 1 << 50
+"""The capacity of an engine that does not say what it holds: nobody is paused for its sake."""
+
+
+class Group:
+    """`paused(program, place)` and `forgotten(program)` are called for what the scheduler decided besides."""
+
+    def __init__(
+        self,
+        patterns: tuple[str, ...],
+        places: Iterable[Place],
+        config: GatewayConfig,
+        weights: Mapping[str, float],
+        loop: asyncio.AbstractEventLoop,
+        paused: Callable[[str, str], object],
+        forgotten: Callable[[str], object],
+    ) -> None:
+        self.patterns = patterns
+        self.places = {place.name: place for place in places}
+        self.scheduler = ProgramScheduler(
+            ProgramSettings(max_waiting=config.max_queued, idle_ttl_s=config.idle_s, weights=weights)
+        )
+        self._queue_s, self._loop, self._now = config.queue_s, loop, loop.time
+        self._on_paused, self._on_forgotten = paused, forgotten
+        self._waiting: dict[Ticket, asyncio.Future[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        for place in self.places.values():
+            self.changed(place)
+
+    def changed(self, place: Place) -> None:
+        """Tells the scheduler how the engine is now."""
+        now = self._now()
+        self.scheduler.set_backend(place.name, place.capacity or UNBOUNDED, now, slots=place.config.lanes)
+        if place.up != self.scheduler.backends[place.name].up:
+            (self.scheduler.backend_up if place.up else self.scheduler.backend_down)(place.name, now)
+        self._carry_out()
+
+    def request(self, asked: Asked) -> Ticket:
+        """Raises QueueFull or RequestTooLarge."""
+        ticket = self.scheduler.request(
+            asked.program, asked.prompt_tokens, self._now(), tenant=asked.caller.tenant, priority=asked.priority,
+            prefix=asked.prefix, max_output_tokens=asked.max_output_tokens,
+        )  # fmt: skip
+        self._carry_out()
+        return ticket
+
+    async def granted(self, ticket: Ticket) -> None:
+        """Waits until the ticket is granted. Raises QueueTimeout; Refused if its program ends meanwhile."""
+        if ticket.state == "waiting":
+            future = self._waiting[ticket] = self._loop.create_future()
+            expiry = self._loop.call_later(self._queue_s, self._expire, ticket)
+            try:
+                await future
+            finally:
+                expiry.cancel()
+                self._waiting.pop(ticket, None)
+        if ticket.state == "done":
+            raise Refused(409, f"the program {ticket.program.id!r} was released", "program_released")
+
+    def _expire(self, ticket: Ticket) -> None:
+        future = self._waiting.get(ticket)
+        if future is not None and not future.done():
+            up = any(place.up for place in self.places.values())
+            why = "no engine had room" if up else "no engine is up"
+            future.set_exception(
+                QueueTimeout(
+                    f"the call of agent {ticket.program.id!r} waited {self._queue_s:g} s and {why}. Nothing was sent; "
+                    "retry later, or raise gateway.queue_s",
+                    agent=ticket.program.id, is_retryable=True, retry_after=RETRY_S,
+                )  # fmt: skip
+            )
+
+    def progress(self, ticket: Ticket, output_tokens: int) -> None:
+        """The answer has begun, or has grown."""
+        self.scheduler.progress(ticket, self._now(), output_tokens)
+        self._carry_out()
+
+    def again(self, ticket: Ticket) -> None:
+        """The ticket's engine broke off before it had answered: it waits again."""
+        self.scheduler.requeue(ticket, self._now())
+        self._carry_out()
+
+    def leave(self, ticket: Ticket, usage: Usage | None, tool: str | None) -> None:
+        """The turn is over; without `usage` it was given up."""
+        if usage is None:
+            self.scheduler.cancel(ticket, self._now())
+        else:
+            self.scheduler.settle(
+                ticket, self._now(), input_tokens=usage.prompt, output_tokens=usage.completion, tool=tool
+            )
+        self._carry_out()
+
+    def end(self, program: str) -> None:
+        """The program is over."""
+        self.scheduler.end(program, self._now())
+        for ticket, future in self._waiting.items():
+            if ticket.state == "done" and not future.done():
+                future.set_result(None)
+        self._carry_out()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        self.scheduler.tick(self._now())
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        """Does what the scheduler has decided, and looks again when it wants to."""
+        changes = self.scheduler.take()
+        for ticket in changes.granted:
+            future = self._waiting.get(ticket)
+            if future is not None and not future.done():
+                future.set_result(None)
+        for paused in changes.paused:
+            self._on_paused(paused.program.id, paused.backend)
+        for program in changes.ended:
+            self._on_forgotten(program.id)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self.scheduler.next_due(self._now())
+        if due is not None:
+            self._timer = self._loop.call_at(due, self._tick)

@@ -1,0 +1,98 @@
+"""The engines behind the gateway: how each is, as far as was seen, and which of them serves a model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+
+import aiohttp
+
+from agentrm.config import Gateway as GatewayConfig
+from agentrm.config import GatewayBackend
+from agentrm.errors import ConfigError
+from agentrm.gateway.keys import secret
+from agentrm.gateway.upstream import Engine
+from agentrm.programs.backends import UNKNOWN, Backend, Settings, Signals, load, poll
+
+__all__ = ["Place", "Places"]
+
+DOWN_AFTER = 2
+"""Looks in a row that an engine may leave unanswered before it is taken to be down: busy is not dead."""
+
+
+class Place:
+    """One engine, its backend and what is known of it."""
+
+    def __init__(self, name: str, config: GatewayBackend, engine: Engine) -> None:
+        self.name, self.config, self.engine = name, config, engine
+        try:
+            self.backend: Backend = load(config.kind)(
+                name, engine, Settings(config.priority, config.admin, config.swap_dir)
+            )
+        except ConfigError as error:
+            raise ConfigError(f"gateway.backends.{name}.kind", config.kind, error.allowed) from None
+        self.up = False
+        self.signals: Signals = UNKNOWN
+        self.missed = 0
+
+    @property
+    def capacity(self) -> int | None:
+        """Tokens of its KV memory, as configured or as it says; None: unknown."""
+        return self.config.kv_tokens or self.signals.capacity
+
+
+class Places:
+    """All engines. `changed(place)` is called whenever one comes up, goes down or says another capacity."""
+
+    def __init__(
+        self, config: GatewayConfig, session: aiohttp.ClientSession, changed: Callable[[Place], object]
+    ) -> None:
+        self._limit_s, self._changed = config.poll_limit_s, changed
+        self._every_s = config.poll_s
+        self.all: dict[str, Place] = {}
+        for name, one in config.backends.items():
+            key = one.api_key_env and secret(one.api_key_env, f"gateway.backends.{name}.api_key_env")
+            self.all[name] = Place(name, one, Engine(session, one.url, key or None))
+
+    def groups(self) -> Mapping[tuple[str, ...], list[Place]]:
+        """The engines that are interchangeable, by the patterns of the models that they serve."""
+        found: dict[tuple[str, ...], list[Place]] = {}
+        for place in self.all.values():
+            found.setdefault(place.config.models, []).append(place)
+        return found
+
+    async def look(self) -> None:
+        """Asks all engines once how they are."""
+        before = {name: place.capacity for name, place in self.all.items()}
+        for name, signals in (await poll([p.backend for p in self.all.values()], self._limit_s)).items():
+            place = self.all[name]
+            if signals.healthy:
+                place.signals, place.missed = signals, 0
+                if not place.up:
+                    place.up = True
+                    place.backend.reset()
+                    self._changed(place)
+                elif place.capacity != before[name]:
+                    self._changed(place)
+            else:
+                place.missed += 1
+                if place.missed >= DOWN_AFTER:
+                    self.down(place)
+
+    def down(self, place: Place) -> None:
+        """The engine does not answer."""
+        if place.up:
+            place.up, place.signals = False, UNKNOWN
+            self._changed(place)
+
+    async def watch(self) -> None:
+        """Looks again and again, until cancelled."""
+        while True:
+            await asyncio.sleep(self._every_s)
+            await self.look()
+
+
+def serves(patterns: tuple[str, ...], model: str | None) -> bool:
+    """Whether engines with these patterns serve the model; a request without one goes to whoever comes first."""
+    return model is None or any(fnmatchcase(model, pattern) for pattern in patterns)
