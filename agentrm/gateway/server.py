@@ -107,6 +107,15 @@ class Gateway:
         self._watch = asyncio.get_running_loop().create_task(self._places.watch())
         self._ready = True
 
+    async def look(self) -> None:
+        """Asks the engines how they are, now. It happens by itself every `gateway.poll_s` seconds."""
+        await self._places.look()
+
+    @property
+    def open_requests(self) -> int:
+        """Calls that wait or run."""
+        return len(self._desk.open)
+
     async def stop(self, drain_s: float | None = None) -> None:
         """Takes nothing new, gives running calls `drain_s` seconds (default: the configuration's), then ends them."""
         self._ready = False
