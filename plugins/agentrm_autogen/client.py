@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import weakref
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
@@ -84,11 +86,16 @@ class GatedClient(ChatCompletionClient, Component[GatedClientConfig]):
         """As the client's; the lane is free when the final CreateResult is handed out. Raises as `create`; begun again
         only before its first chunk."""
         spec = self._spec(messages, more, chunk_size)
-        chunks = astream(
-            self.gate.rm,
-            spec,
-            lambda: self._calls.create_stream(messages, cancellation_token=cancellation_token, **more),
-        )
+
+        async def opened() -> AsyncGenerator[str | CreateResult, None]:
+            token = _StreamToken(cancellation_token)
+            try:
+                async for chunk in self._calls.create_stream(messages, cancellation_token=token, **more):
+                    yield chunk
+            finally:
+                await token.close()
+
+        chunks = astream(self.gate.rm, spec, opened)
         return _Stream(self.gate, cancellation_token, chunks)  # type: ignore[return-value]
 
     def _spec(self, messages: Sequence[LLMMessage], more: Mapping[str, Any], size: Any) -> CallSpec:
@@ -153,6 +160,31 @@ def _quiet(client: ChatCompletionClient) -> ChatCompletionClient:
     twin: ChatCompletionClient = object.__new__(type(client))
     vars(twin).update(vars(client))
     return twin if without_client_retries(twin) else client
+
+
+class _StreamToken(CancellationToken):
+    """The user's token for one stream. A client links the future of its provider's stream first: that one has to be
+    closed when nobody reads on, because the client only drops it, and the request would go on until the next collection
+    of garbage."""
+
+    def __init__(self, outer: CancellationToken | None) -> None:
+        super().__init__()
+        self._opening: asyncio.Future[Any] | None = None
+        me = weakref.ref(self)  # the user's token lives longer than the stream
+        if outer is not None:
+            outer.add_callback(lambda: None if (token := me()) is None else token.cancel())
+
+    def link_future(self, future: asyncio.Future[Any]) -> asyncio.Future[Any]:
+        self._opening = self._opening or future
+        return super().link_future(future)
+
+    async def close(self) -> None:
+        opening = self._opening
+        if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
+            return
+        close = getattr(opening.result(), "close", None)
+        if close is not None and asyncio.iscoroutinefunction(close):
+            await close()
 
 
 class _Stream:

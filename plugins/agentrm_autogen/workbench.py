@@ -85,7 +85,7 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         elif (error := work.exception()) is not None:
             if not isinstance(error, Exception):
                 raise error
-            yield _failed(name, f"{type(error).__name__}: {error}")
+            yield _failed(name, self._format_errors(error) or type(error).__name__)
 
     async def call_tool(
         self,
