@@ -10,6 +10,8 @@ from agentrm.clock import Clock, MonotonicClock, VirtualClock
 from agentrm.errors import (
     AdmissionError,
     AgentRMError,
+    BlockQuotaExceeded,
+    BlocksExhausted,
     ConfigError,
     ForkedError,
     IdleTimeout,
@@ -37,6 +39,8 @@ from agentrm.scheduling import Lease, ResourceManager, current_lease
 __all__ = [
     "AdmissionError",
     "AgentRMError",
+    "BlockQuotaExceeded",
+    "BlocksExhausted",
     "BudgetExceeded",
     "Clock",
     "ConfigError",

@@ -10,6 +10,8 @@ from __future__ import annotations
 __all__ = [
     "AdmissionError",
     "AgentRMError",
+    "BlockQuotaExceeded",
+    "BlocksExhausted",
     "ConfigError",
     "ForkedError",
     "IdleTimeout",
@@ -92,6 +94,24 @@ class WouldDeadlock(AdmissionError):
 
 class ManagerClosed(AdmissionError):
     """The manager is closing or closed and takes no new work."""
+
+
+class BlocksExhausted(AdmissionError):
+    """A KV block pool has fewer blocks that are free or cached than were asked for: `lacking` more must be released
+    first. Nothing was taken."""
+
+    def __init__(self, message: str, *, pool: str, lacking: int) -> None:
+        super().__init__(message, pool=pool, is_retryable=True)
+        self.lacking = lacking
+
+
+class BlockQuotaExceeded(AdmissionError):
+    """A quota of KV blocks allows `lacking` blocks fewer than were asked for; `of` is "agent" or "tenant". Nothing was
+    taken."""
+
+    def __init__(self, message: str, *, pool: str, agent: str | None, of: str, lacking: int) -> None:
+        super().__init__(message, pool=pool, agent=agent, is_retryable=True)
+        self.of, self.lacking = of, lacking
 
 
 class LeaseError(_CallError):

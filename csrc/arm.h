@@ -44,7 +44,7 @@
 #include <stdint.h>
 
 /* cdef: everything from here to the matching end is also what cffi reads */
-#define ARM_VERSION 1
+#define ARM_VERSION 2
 #define ARM_MAX_LIMITS 6
 #define ARM_MAX_OUT 64
 
@@ -111,6 +111,7 @@ typedef struct arm_config {
     int64_t quanta_us[3], quanta_tokens[3]; /* 0: no quantum at that level */
     int64_t epoch_ns;
     uint32_t shared; /* 0: private, one participant whose calls are serialised by its caller (see arm_tx.c) */
+    uint32_t kv_pools, kv_blocks, kv_chains; /* block pools, blocks of all of them, chains (arm_kv.h) */
 } arm_config;
 
 typedef struct arm_limit_config {

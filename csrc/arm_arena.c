@@ -10,6 +10,8 @@ static bool layout(const arm_config *f, arm_arena *a) {
         return false;
     if (!f->pools || f->pools > 1000 || !f->scopes || f->scopes > 4000 || !f->owners || f->owners > 4000) return false;
     if (f->limits > 60000 || f->events > 1u << 30 || f->backfill_us < 0 || f->age_us < 0 || f->boost_us < 0) return false;
+    if (f->kv_pools > 1000 || f->kv_blocks > ARM_KV_MAX_BLOCKS || f->kv_chains > 0x7fffff) return false;
+    if (f->kv_pools && (f->kv_blocks < f->kv_pools || !f->kv_chains)) return false;
     uint64_t at = align64(sizeof(arm_arena));
     a->nflows = f->tickets * 2 + 2;
     while (a->event_mask + 1 < f->events) a->event_mask = a->event_mask << 1 | 1;
@@ -27,6 +29,13 @@ static bool layout(const arm_config *f, arm_arena *a) {
     PLACE(flows, arm_flow, a->nflows);
     PLACE(rings, cell, (uint64_t)f->ring_entries * 2);
     PLACE(descs, arm_desc, f->owners);
+    while (f->kv_blocks && (a->kv_mask << 1 | 1) < f->kv_blocks) a->kv_mask = a->kv_mask << 1 | 1;
+    PLACE(kv_pools, arm_kv_pool, f->kv_pools);
+    PLACE(blocks, arm_block, f->kv_blocks);
+    PLACE(kv_heap, cell, f->kv_blocks);
+    PLACE(kv_buckets, cell, a->kv_mask + 1);
+    PLACE(kv_charges, cell, (uint64_t)f->kv_pools * (f->agents + f->tenants));
+    PLACE(chains, arm_chain, f->kv_chains);
 #undef PLACE
     a->size = at;
     return at >> 3 <= 0xffffffff;
@@ -107,6 +116,19 @@ int arm_set_pool(void *memory, uint32_t index, const arm_pool_config *f) {
     return ARM_OK;
 }
 
+int arm_set_kv(void *memory, uint32_t index, const arm_kv_config *f) {
+    arm_arena *a = memory;
+    if (index >= a->config.kv_pools || !f->blocks || f->blocks > a->config.kv_blocks - a->kv_given) return ARM_E_ARGUMENT;
+    if (!f->block_tokens || f->block_tokens > 0xffffff) return ARM_E_ARGUMENT;
+    arm_kv_pool *p = (arm_kv_pool *)((char *)memory + a->kv_pools) + index;
+    if (p->config.blocks) return ARM_E_ARGUMENT;
+    p->config = *f;
+    p->index = index;
+    p->first = a->kv_given;
+    a->kv_given += f->blocks;
+    return ARM_OK;
+}
+
 static int64_t join(arm_ctx *c, const int64_t *args) {
     arm_owner_rec *o = owner(c, c->slot);
     wrw(c, &o->pid, args[0]);
@@ -132,6 +154,12 @@ int arm_join(arm_ctx *c, void *memory, size_t size, int64_t pid, int64_t started
     c->agents = (arm_agent_rec *)(c->base + a->agents);
     c->tenants = (arm_agent_rec *)(c->base + a->tenants);
     c->owners = (arm_owner_rec *)(c->base + a->owners);
+    c->kv_pools = (arm_kv_pool *)(c->base + a->kv_pools);
+    c->blocks = (arm_block *)(c->base + a->blocks);
+    c->kv_heap = (cell *)(c->base + a->kv_heap);
+    c->kv_buckets = (cell *)(c->base + a->kv_buckets);
+    c->kv_charges = (cell *)(c->base + a->kv_charges);
+    c->chains = (arm_chain *)(c->base + a->chains);
     /* A slot is taken by a swap of its own, since a transaction needs the slot's descriptor already. A transaction that
      * a dead user of the slot left published is finished by the first begin(). */
     uint32_t slots = a->config.shared ? a->config.owners : 1;

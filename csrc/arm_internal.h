@@ -1,7 +1,7 @@
 /* Layout of the arena and the cells in it; shared by the kernel's own files only. */
 #ifndef ARM_INTERNAL_H
 #define ARM_INTERNAL_H
-#include "arm.h"
+#include "arm_kv.h"
 
 #include <setjmp.h>
 #include <stdatomic.h>
@@ -24,6 +24,7 @@ typedef _Atomic uint64_t cell;
 #define ARM_CACHE 32
 #define ARM_CLAIM 16
 #define ARM_SCAN 16
+#define ARM_KV_MAX_BLOCKS 0x7fffff
 #define WIDE_MASK ((UINT64_C(1) << 48) - 1)
 #define BIAS (INT64_C(1) << 46)
 
@@ -56,6 +57,15 @@ int64_t arm_private_cancel(arm_ctx *c, int64_t handle, int64_t now_ns);
 int64_t arm_private_reap(arm_ctx *c, int64_t handle, int64_t now_ns);
 int64_t arm_private_advance(arm_ctx *c, int64_t now_ns);
 int64_t arm_private_try(arm_ctx *c, int64_t limit, int64_t amount, int64_t now_ns);
+int64_t arm_private_kv_open(arm_ctx *c, int64_t who, int64_t program, int64_t tokens, const char *hashes, int64_t n_hashes,
+                            struct arm_kv_taken *taken);
+int64_t arm_private_kv_extend(arm_ctx *c, int64_t chain, int64_t tokens, const char *hashes, int64_t n_hashes,
+                              struct arm_kv_taken *taken);
+int64_t arm_private_kv_fork(arm_ctx *c, int64_t chain, int64_t program);
+int64_t arm_private_kv_truncate(arm_ctx *c, int64_t chain, int64_t tokens, int64_t how, double score);
+int64_t arm_private_kv_release(arm_ctx *c, int64_t chain, int64_t how, double score);
+int64_t arm_private_kv_evict(arm_ctx *c, int64_t pool, int64_t n, struct arm_kv_taken *taken);
+int64_t arm_private_kv_rescore(arm_ctx *c, int64_t pool, const char *hashes, int64_t n_hashes, double score);
 #endif
 
 #ifdef ARM_FAULTS
@@ -179,14 +189,43 @@ typedef struct {
     arm_write write[ARM_MAX_WRITES];
 } arm_desc;
 
+typedef struct {
+    cell refs;  /* W pins:24 | kids:24: chains that end or hold here and kids in use; kids that are cached */
+    cell place; /* W parent:24 | next in its hash bucket:24 */
+    cell hash;  /* W lower 48 bits */
+    cell mark;  /* W upper 16 bits of the hash | link:24 | state:8 */
+    cell value; /* W in use: whom it is charged to; cached: score */
+} arm_block;
+
+typedef struct {
+    arm_kv_config config; /* constant after arm_set_kv */
+    uint32_t index, first;
+    cell used, cached, reserved, chains, clock;  /* W */
+    cell queries, hits, taken, evicted;          /* W */
+    cell free_head, high, heap_n;
+} arm_kv_pool;
+
+typedef struct {
+    cell state;   /* W: generation << 4 | state */
+    cell who;     /* W pool:12 | owner:12 | agent:24 */
+    cell program; /* W */
+    cell span;    /* W last block:24 | length:24 */
+    cell tokens;  /* W */
+    cell seal;    /* W leading sealed blocks:24 | blocks set aside and not yet taken:24 */
+    cell hold;    /* W block that stays pinned:24 | blocks matched when it was opened:24 */
+    cell copy;    /* length of the chain up to the block that is a copy of the held one */
+} arm_chain;
+
 #define ARM_BUCKETS 4096
 #define ARM_DOMAINS 1024
 typedef struct {
     uint64_t magic, version, size, ready;
     arm_config config;
     uint64_t tickets, agents, tenants, pools, limits, scopes, owners, events, flows, rings, descs; /* offsets */
+    uint64_t kv_pools, blocks, kv_heap, kv_buckets, kv_charges, chains;
     uint32_t nflows;
     uint32_t ring_used;
+    uint32_t kv_mask, kv_given; /* blocks given to pools so far */
     uint32_t event_mask; /* the ring of events has a power of two of them */
     _Alignas(64) cell root; /* sequence:48 | participant + 1:16 */
     _Alignas(64) cell event_head;
@@ -197,6 +236,7 @@ typedef struct {
     uint32_t domain_first[ARM_DOMAINS]; /* pool + 1, constant after set-up */
     cell agent_hash[ARM_BUCKETS], flow_hash[ARM_BUCKETS];
     cell tenant_hash[256], scope_hash[256];
+    cell free_chain, high_chain;
 } arm_arena;
 
 struct arm_ctx {
@@ -226,13 +266,19 @@ struct arm_ctx {
     uint32_t ncache;
     uint32_t cache[ARM_CACHE];
     uint32_t hash[ARM_LOG_PLACES]; /* stamp:16 | index + 1:16 */
+    arm_kv_pool *kv_pools;
+    arm_block *blocks;
+    cell *kv_heap, *kv_buckets, *kv_charges;
+    arm_chain *chains;
     jmp_buf again;
 };
 
 /* --- transactions (arm_tx.c) --- */
 typedef int64_t (*arm_body)(arm_ctx *c, const int64_t *args);
 ARM_LOCAL int64_t arm_run(arm_ctx *c, arm_body body, const int64_t *args, int64_t now_ns);
+#ifndef ARM_KV_ALONE
 ARM_LOCAL void arm_note(arm_ctx *c, uint32_t kind, int64_t handle, uint32_t agent, uint32_t pool, uint32_t level, int64_t value);
+#endif
 
 static inline uint32_t cell_no(arm_ctx *c, const cell *p) { return (uint32_t)(((const char *)p - c->base) >> 3); }
 
@@ -311,6 +357,7 @@ static inline void earliest(arm_ctx *c, int64_t t) {
     if (c->due < 0 || t < c->due) c->due = t;
 }
 
+#ifndef ARM_KV_ALONE
 /* --- queue (arm_flow.c): enqueue and dequeue keep every list, count and virtual time right --- */
 ARM_LOCAL void queue_add(arm_ctx *c, uint32_t t, bool front);
 ARM_LOCAL void queue_remove(arm_ctx *c, uint32_t t);              /* cancelled, lifted or parked: costs its flow nothing */
@@ -359,5 +406,10 @@ ARM_LOCAL void child_wait(arm_ctx *c, uint32_t t);
 ARM_LOCAL void child_leave(arm_ctx *c, uint32_t t);
 ARM_LOCAL void lane_give_back(arm_ctx *c, uint32_t t);
 ARM_LOCAL bool alive(arm_ctx *c, uint32_t index_plus_1, uint32_t gen, int *state);
+#endif
 
+/* --- KV blocks (arm_kv_*.c) --- */
+void kv_bury(arm_ctx *c, uint32_t owner, uint64_t claim);
+bool kv_agent_idle(arm_ctx *c, uint32_t a);
+void kv_agent_gone(arm_ctx *c, uint32_t a);
 #endif

@@ -84,7 +84,7 @@ static int64_t evict_agent(arm_ctx *c) {
             if (seen > floor_ && seen < best_seen) best = i, best_seen = seen;
         }
         if (best < 0) return -1;
-        bool live = false;
+        bool live = !kv_agent_idle(c, (uint32_t)best);
         for (uint32_t t = 0; t < high && !live; t++) {
             int s = state_of(rdw(c, &ticket(c, t)->state));
             live = s >= ARM_WAITING && who_agent(rdw(c, &ticket(c, t)->who)) == (uint32_t)best;
@@ -108,6 +108,7 @@ static int64_t agent_body(arm_ctx *c, const int64_t *args) {
             i = evict_agent(c);
             if (i < 0) return ARM_E_FULL;
             unlink_agent(c, (uint32_t)i);
+            kv_agent_gone(c, (uint32_t)i);
             wr(c, &agent(c, (uint32_t)i)->tag, (rd(c, &agent(c, (uint32_t)i)->tag) + 1) & 0xff);
             for (int k = 0; k < 3; k++) wrw(c, &agent(c, (uint32_t)i)->used[k], 0);
         } else {

@@ -370,6 +370,7 @@ static int64_t bury(arm_ctx *c, uint32_t who, uint64_t claim, int64_t now_ns) {
             uint32_t domain = domain_of(c, t | INT64_C(1) << 24);
             n += run_and_dispatch(c, bury_body, (int64_t[]){t, who, (int64_t)claim, held}, now_ns, domain);
         }
+    kv_bury(c, who, claim);
     arm_run(c, gone_body, (int64_t[]){who, (int64_t)claim}, now_ns);
     atomic_compare_exchange_strong_explicit(&owner(c, who)->claim, &claim, claim & ~UINT64_C(0xffffffff),
                                             memory_order_acq_rel, memory_order_acquire);

@@ -105,6 +105,7 @@ static void record(arm_ctx *c, uint64_t n, const arm_noted *note) {
     atomic_store_explicit(&e->seq, n * 2 + 2, memory_order_release);
 }
 
+#ifndef ARM_KV_ALONE
 /* Events leave after the commit; in a private arena, where nothing is ever taken back, at once. */
 void arm_note(arm_ctx *c, uint32_t kind, int64_t handle, uint32_t ag, uint32_t p, uint32_t level, int64_t value) {
     arm_noted note = {handle, value, (uint64_t)ag << 24 | (uint64_t)p << 8 | level << 4 | kind};
@@ -117,6 +118,7 @@ void arm_note(arm_ctx *c, uint32_t kind, int64_t handle, uint32_t ag, uint32_t p
         c->event[c->events++] = note;
     }
 }
+#endif
 
 static void publish(arm_ctx *c) {
     uint64_t n = atomic_fetch_add_explicit(&c->arena->event_head, c->events, memory_order_acq_rel);

@@ -33,11 +33,11 @@ def builder(module: str, *, hold_gil: bool = True) -> FFI:
     """An FFI that compiles the core as `module`; paths are relative to the directory the build runs in."""
     sources = [os.path.relpath(p) for p in sorted(HERE.glob("*.c"))]
     ffi = FFI()
-    for header in ("arm.h", "port.h"):
+    for header in ("arm.h", "arm_kv.h", "port.h"):
         ffi.cdef(cdef(header))
     ffi.set_source(
         module,
-        (HOLD_GIL if hold_gil else "") + '#include "port.h"\n',
+        (HOLD_GIL if hold_gil else "") + '#include "port.h"\n#include "arm_kv.h"\n',
         sources=sources,
         include_dirs=[os.path.relpath(HERE)],
         depends=[os.path.relpath(p) for p in HERE.glob("*.h")],

@@ -1,6 +1,19 @@
 """The C core and its Python face."""
 
-from agentrm.core.kernel import Kernel, KernelConfig, Limit, Pool
+from agentrm.core.blocks import BlockPool, BlockStatistics, Chain, Evicted, block_hashes
+from agentrm.core.kernel import Kernel, KernelConfig, KVPool, Limit, Pool
 from agentrm.core.port import Port
 
-__all__ = ["Kernel", "KernelConfig", "Limit", "Pool", "Port"]
+__all__ = [
+    "BlockPool",
+    "BlockStatistics",
+    "Chain",
+    "Evicted",
+    "KVPool",
+    "Kernel",
+    "KernelConfig",
+    "Limit",
+    "Pool",
+    "Port",
+    "block_hashes",
+]

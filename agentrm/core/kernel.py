@@ -18,9 +18,10 @@ from agentrm.core._agentrm_core import ffi, lib
 from agentrm.errors import ForkedError, KernelError
 
 if TYPE_CHECKING:
+    from agentrm.core.blocks import BlockPool
     from agentrm.core.port import Port
 
-__all__ = ["POLICIES", "Event", "Kernel", "KernelConfig", "Limit", "Pool", "clock_ns", "handle_index"]
+__all__ = ["POLICIES", "Event", "KVPool", "Kernel", "KernelConfig", "Limit", "Pool", "clock_ns", "handle_index"]
 
 POLICIES = {
     "fifo": lib.ARM_FIFO,
@@ -88,6 +89,14 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
+class KVPool:
+    """The KV blocks of one backend: how many, and how many tokens fit into one. See `agentrm.core.blocks`."""
+
+    blocks: int
+    block_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class KernelConfig:
     """Capacities and scheduling constants. A quantum of 0 or infinity means none at that level."""
 
@@ -109,6 +118,9 @@ class KernelConfig:
     epoch_ns: int = 0
     shared: bool = False
     """Whether other participants (processes, or threads that do not hold the GIL) may join the arena."""
+    kv: tuple[KVPool, ...] = ()
+    chains: int = 4_096
+    """Chains that the pools of `kv` can have at a time, all together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +174,9 @@ def _config(config: KernelConfig) -> Any:
             "quanta_tokens": [_finite(x, 1) for x in config.quanta_tokens],
             "epoch_ns": config.epoch_ns,
             "shared": int(config.shared),
+            "kv_pools": len(config.kv),
+            "kv_blocks": sum(x.blocks for x in config.kv),
+            "kv_chains": config.chains if config.kv else 0,
         },
     )
 
@@ -209,7 +224,7 @@ class Kernel:
         self.heartbeat: Callable[[int, int], int] = MethodType(lib.arm_heartbeat, ctx)
         self.reap: Callable[[int, int], int] = MethodType(lib.arm_reap, ctx)
         self.try_acquire: Callable[[int, int, int], int] = MethodType(lib.arm_try, ctx)
-        self._ports: weakref.WeakSet[Port] = weakref.WeakSet()
+        self._ports: weakref.WeakSet[Port | BlockPool] = weakref.WeakSet()
         _live.add(self)
 
     def _set_up(self, config: KernelConfig) -> None:
@@ -231,6 +246,9 @@ class Kernel:
                 c.takes[k] = amount
             c.request_cost_us, c.token_cost_q8 = p.request_cost_us, p.token_cost_q8
             self._check(lib.arm_set_pool(base, i, c), f"set pool {i}")
+        for i, kv in enumerate(config.kv):
+            c = ffi.new("arm_kv_config *", {"blocks": kv.blocks, "block_tokens": kv.block_tokens})
+            self._check(lib.arm_set_kv(base, i, c), f"set KV pool {i}")
 
     @staticmethod
     def _check(rc: int, what: str) -> int:
