@@ -28,7 +28,7 @@ from agentrm.context.result import KEPT, PAGED_OUT, SHORTENED, SUMMARISED, Compa
 from agentrm.context.select import Choice, choose
 from agentrm.context.shorten import shorten_results
 from agentrm.context.similarity import VectorCache
-from agentrm.context.summarize import Summarizer
+from agentrm.context.summarize import Summarizer, Written
 from agentrm.context.tokens import TokenCounter
 from agentrm.context.worth import Candidate, Index, Worth
 
@@ -44,6 +44,7 @@ _TAIL_ASKED = 0.04
 _HEADING = 48  # tokens that the notes take before they say anything
 _RESULT_CAP = 0.4  # of the tail's room, for one step's results
 _REMEMBERED = 20_000
+_ATTEMPTS = 4  # choices made anew for the real size
 
 
 class Compactor:
@@ -133,6 +134,7 @@ class _Run:
         self.reasons: list[str] = []
         self.cost = self.calls = 0
         self.again: Callable[[int], Choice] | None = None
+        self.prose: str | None = None  # a model writes once a run, also when the choice is made again
 
     def result(self) -> CompactionResult:
         messages = self.repaired.messages
@@ -151,16 +153,42 @@ class _Run:
         self.room = self.target - sum(self._size(groups[i].messages) for i in self.fixed)
         kept = self._keep_last(groups) if self.keep_last is not None else self._tail(groups)
         choice, facts_room = self._choose(groups, kept)
-        layout = self._layout(groups, kept, choice, facts_room)
-        slack = self.target - self._size(lay_out(layout))
-        if (
-            self.again is not None and self.owner.summarizer is None and slack > 0.01 * self.room
-        ):  # notes share references: more fit than was reckoned
-            layout = self._layout(groups, kept, self.again(int(0.95 * slack)), facts_room)
-        layout = self._fit(layout)
+        layout = self._fitted(groups, kept, choice, facts_room)
         out = lay_out(layout)
         out = strip_signed_reasoning(out, first_change(self.given, out))
         return self._made(out, before, self._actions(groups, layout, out), layout.digest)
+
+    def _fitted(
+        self,
+        groups: Sequence[Group],
+        kept: Mapping[int, tuple[Message, ...]],
+        choice: Choice,
+        facts_room: int,
+    ) -> Layout:
+        """The layout at or below the target. Sizes were reckoned: while it is not near the target, the choice is made
+        again for the real size, so that what goes is what is worth least and leaves its facts in the notes."""
+        layout = self._layout(groups, kept, choice, facts_room)
+        for attempt in range(_ATTEMPTS):
+            slack = self._slack(layout)
+            grows = attempt == 0 and slack > 0.01 * self.room and self.owner.summarizer is None
+            shrinks = slack < 0 and choice.used > 0 and self._has_notes
+            if self.again is None or not (grows or shrinks):
+                break
+            choice = self.again(choice.used + int(0.95 * slack if grows else 1.1 * slack) - shrinks)
+            layout = self._layout(groups, kept, choice, facts_room)
+        return self._fit(layout)
+
+    def _slack(self, layout: Layout) -> int:
+        """Tokens that are left, below 0 if the list is too long; notes that say nothing do not count."""
+        if layout.digest is not None and not layout.digest.has_content:
+            bare = self.target - self._size(lay_out(replace(layout, digest=None)))
+            return min(bare, max(0, self.target - self._size(lay_out(layout))))
+        return self.target - self._size(lay_out(layout))
+
+    @property
+    def _has_notes(self) -> bool:
+        """In a smaller room the heading of notes would cost more than they bring."""
+        return self.room >= 4 * _HEADING
 
     def _layout(
         self,
@@ -293,7 +321,7 @@ class _Run:
             dropped = sum(self._size(g.messages) for i, g in enumerate(groups) if i not in kept)
             return Choice(frozenset(), (), 0), max(0, min(left, max(1024, dropped // 2)))
         prose_room = int(_PROSE * self.room) if self.owner.summarizer is not None else 0
-        left -= facts_room + prose_room + (_HEADING if self.room >= 4 * _HEADING else 0)
+        left -= facts_room + prose_room + (_HEADING if self._has_notes else 0)
         if left < 16:
             return Choice(frozenset(), (), 0), facts_room
         goal = self._goal(groups)
@@ -308,8 +336,8 @@ class _Run:
             worth = Worth([c for c in worth.candidates if c.group in costs], None)
         sizes = [0 if c.group in costs else self._about(c) for c in worth.candidates]
         power = 0.5 if self.query is not None else 1.0
-        self.again = lambda more: choose(worth, costs, sizes, left + more, taken, power=power)
-        return self.again(0), facts_room
+        self.again = lambda room: choose(worth, costs, sizes, room, taken, power=power)
+        return self.again(left), facts_room
 
     def _about(self, candidate: Candidate) -> int:
         """A passage's tokens by its share of its message: near enough to choose, nothing is counted twice."""
@@ -335,13 +363,10 @@ class _Run:
         covered = sum(len(g.messages) for g in gone) + sum(d.covered for d in self.old)
         prose = "\n".join(d.prose for d in self.old if d.prose)
         if gone and self.owner.summarizer is not None and self.room > 0:
-            room = int(_PROSE * self.room) if self.keep_last is None else int(0.4 * facts_room)
-            written = self.owner.summarizer.summarize(gone, prose, max(0, room))
-            prose = written.text
-            self.cost += written.input_tokens + written.output_tokens
-            self.calls += written.calls
-            if written.degraded:
-                self.reasons.append(written.degraded)
+            if self.prose is None:
+                room = int(_PROSE * self.room) if self.keep_last is None else int(0.4 * facts_room)
+                self.prose = self._written(self.owner.summarizer.summarize(gone, prose, max(0, room)))
+            prose = self.prose
             if self.keep_last is not None:
                 facts_room -= self.counter.text(prose)
         lines = tuple(
@@ -371,6 +396,13 @@ class _Run:
             facts, facts_room + spare // 2, self.counter, self._offset() + len(self.order), shown
         )
         return Digest(chosen, lines, prose, covered)
+
+    def _written(self, written: Written) -> str:
+        self.cost += written.input_tokens + written.output_tokens
+        self.calls += written.calls
+        if written.degraded:
+            self.reasons.append(written.degraded)
+        return written.text
 
     def _offset(self) -> int:
         """Places continue after what earlier compactions took out."""

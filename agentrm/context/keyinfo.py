@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentrm.context.keyinfo_patterns import KINDS, NAMED, OPAQUE, SENTENCE, SPACED
+from agentrm.context.keyinfo_patterns import HEAD, KINDS, NAMED, OPAQUE, REST, SENTENCE, SPACED
 from agentrm.context.messages import Message, Text, ToolResult
 
 _MAX_SCAN = 200_000  # characters of one message that are searched; a longer one keeps its head and tail
@@ -92,6 +92,7 @@ def opaque_strings(text: str) -> list[tuple[str, str]]:
     return out
 
 
+_IDS = ("uuid", "hash", "ticket", "identifier", "bignumber")
 _EDGES = ".,;:!?()[]{}<>\"'`*-=|#"
 _MEMO_CHUNKS = 50_000
 _memo: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -99,10 +100,17 @@ _memo: dict[str, tuple[tuple[str, str], ...]] = {}
 
 def _chunk_strings(chunk: str) -> tuple[tuple[str, str], ...]:
     out: list[tuple[str, str]] = []
-    for match in OPAQUE.finditer(chunk):
-        kind = match.lastgroup
+    start = 0
+    while match := OPAQUE.search(chunk, start):
+        kind, value, end = match.lastgroup, match.group(), match.end()
         assert kind is not None
-        value = match.group().rstrip(".,:;") if kind in ("url", "path", "winpath") else match.group()
+        if kind in ("url", "path", "winpath"):
+            value = value.rstrip(".,:;")
+        elif kind in _IDS:  # half an id is none
+            before, behind = HEAD.search(chunk, start, match.start()), REST.match(chunk, end)
+            end = behind.end() if behind else end
+            value = chunk[before.start() if before else match.start() : end]
+        start = end
         if len(value) > 1:
             out.append((kind, value))
     return tuple(out)

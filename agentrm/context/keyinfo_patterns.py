@@ -33,6 +33,10 @@ OPAQUE = re.compile(
     r"|(?P<bignumber>\b\d{3,}\b)"
 )
 
+# What still belongs to an id before and behind the part that its pattern found.
+HEAD = re.compile(r"(?:[A-Za-z0-9]+[-_/.+#])+$")
+REST = re.compile(r"(?:[-_/.+#][A-Za-z0-9]+)+")
+
 # Forms of several words. Each begins with a digit, a sign of money or a capital: the scan skips to those.
 SPACED = (
     re.compile(

@@ -355,6 +355,7 @@ def test_the_extractive_compactor_is_the_default_and_needs_no_model(store: Sessi
     shown = session.context(1500)
     assert not find_breaks(shown)
     assert len(shown) < 62
+    assert any("ORD-7731-X" in message.text for message in shown)
     assert len(session.messages()) == 62
     assert store.layout.vectors("default", "s").exists()
     asked = session.context(1500, "What is the order number?")
