@@ -1,6 +1,7 @@
 """agentrm for AutoGen: every model and tool call of an agent or a team goes through one resource manager.
 
     team = rm.attach(team)                            # or an agent, a model client, a workbench
+    agent = AssistantAgent("planner", client, model_context=CompactingContext(100_000))
 
 Importing this package does not load AutoGen; each name is loaded when it is first used.
 """
@@ -13,16 +14,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentrm_autogen.attaching import adapter
     from agentrm_autogen.client import GatedClient
+    from agentrm_autogen.context import CompactingContext
     from agentrm_autogen.gating import loading
     from agentrm_autogen.workbench import GatedWorkbench
 
 _HOME = {
+    "CompactingContext": "context",
     "GatedClient": "client",
     "GatedWorkbench": "workbench",
     "adapter": "attaching",
     "loading": "gating",
 }
 __all__ = [
+    "CompactingContext",
     "GatedClient",
     "GatedWorkbench",
     "adapter",

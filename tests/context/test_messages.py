@@ -182,6 +182,59 @@ def test_a_conversation_can_change_frameworks():
     assert back[2] == wire[2]
 
 
+def test_autogen_messages_come_back_equal():
+    core, models = pytest.importorskip("autogen_core"), pytest.importorskip("autogen_core.models")
+    from PIL import Image as Pillow
+
+    from agentrm.context.convert_autogen import from_autogen, to_autogen
+
+    result = models.FunctionExecutionResult
+    call = core.FunctionCall("c1", '{"a": 1}', "f")
+    picture = core.Image.from_pil(Pillow.new("RGB", (3, 2), (9, 8, 7)))
+    given_messages = [
+        models.SystemMessage(content="Rules."),
+        models.UserMessage(content="hello", source="bob"),
+        models.UserMessage(content=["look", picture], source="user"),
+        models.AssistantMessage(content=[call, core.FunctionCall("c2", "{bad", "g")], thought="hm", source="worker"),
+        models.FunctionExecutionResultMessage(
+            content=[
+                result(content="r", name="f", call_id="c1"),
+                result(content="x", name="g", call_id="c2", is_error=True),
+            ]
+        ),
+        models.FunctionExecutionResultMessage(content=[result(content="", name="f", call_id="", is_error=False)]),
+        models.AssistantMessage(content="", thought="", source="worker"),
+        models.AssistantMessage(content=[], source="worker"),
+        models.UserMessage(content="hello", source="bob"),
+        models.UserMessage(content=[], source="bob"),
+    ]
+    said = [m.model_dump_json() for m in given_messages]
+    neutral = from_autogen(given_messages)
+    assert len({m.id for m in neutral}) == len(neutral)
+    assert [m.model_dump_json() for m in to_autogen(neutral)] == said
+    stored = [Message.from_json(json.loads(json.dumps(m.to_json()))) for m in neutral]
+    assert [m.model_dump_json() for m in to_autogen(stored)] == said
+    halves = (seen := {}, from_autogen(given_messages[:5], seen) + from_autogen(given_messages[5:], seen))
+    assert halves[1] == neutral, "a list may be read piece by piece"
+
+
+def test_a_conversation_can_move_to_autogen_and_what_has_no_place_there_is_named():
+    pytest.importorskip("autogen_core.models")
+    from agentrm.context.convert_autogen import from_autogen, to_autogen
+
+    there = to_autogen(from_openai(WIRE[5:7]))
+    assert len(there) == 1, "results that stand side by side are one message there"
+    assert [r.call_id for r in there[0].content] == ["c1", "c2"]
+    wire = [m for m in WIRE if not isinstance(m.get("content"), list)]
+    back = from_autogen(to_autogen(from_openai(wire)))
+    assert [c.name for m in back for c in m.calls] == ["f", "g", "flat", "old"]
+    assert [r.call_id for m in back for r in m.results][:2] == ["c1", "c3"]
+    with pytest.raises(MessageError, match="input_audio"):
+        to_autogen([Message("m", "user", (Opaque("input_audio", {}),))])
+    with pytest.raises(MessageError, match="dict"):
+        from_autogen([{}])
+
+
 def test_flags_travel_through_langchain():
     pytest.importorskip("langchain_core.messages")
     from agentrm.context.convert_langchain import from_langchain, to_langchain
