@@ -169,11 +169,11 @@ def test_a_team_whose_contexts_overflow_goes_on_at_a_strict_provider() -> None:
         agent = agent_of(
             openai_client(provider), [tool_of(look, "look")], max_tool_iterations=3, model_context=context_of(1200)
         )
-        team = rm.attach(team_of(agent, turns=40))
+        team = rm.attach(team_of(agent, turns=14))
         run_async(lambda: team.run(task="Look around."))
         assert {record.outcome for record in provider.log} == {"answered"}
         assert max(record.prompt_tokens for record in provider.log) < 2000
-    assert len(agent.model_context.history) > 10
+    assert len(agent.model_context.history) >= 8
 
 
 def test_a_run_cancelled_in_the_middle_of_a_tool_goes_on_at_a_strict_provider() -> None:
