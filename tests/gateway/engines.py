@@ -100,13 +100,15 @@ class Engine:
         return self
 
     async def kill(self) -> None:
-        """As a killed process: connections are cut, nothing listens any more."""
-        assert self._runner is not None and self._site is not None
+        """As a killed process: connections are cut, nothing listens any more. Again it does nothing."""
+        if self._runner is None or self._site is None:
+            return
         await self._site.stop()
         for connection in list(self._runner.server.connections) if self._runner.server else []:
             if connection.transport is not None:
                 connection.transport.abort()
         await self._runner.cleanup()
+        self._runner = None
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.method == "GET" or not request.path.startswith("/v1/"):
