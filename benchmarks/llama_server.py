@@ -22,7 +22,9 @@ class LlamaServer:
     """`slots` programs fit at once, `context` tokens are shared out among them. `folder`: where slots are saved. The
     server's own cache of prompts in main memory is off unless `cache_mib` says how large it may be."""
 
-    def __init__(self, folder: Path, *, slots: int = 2, context: int = 4096, threads: int = 1, cache_mib: int = 0) -> None:
+    def __init__(
+        self, folder: Path, *, slots: int = 2, context: int = 4096, threads: int = 1, cache_mib: int = 0
+    ) -> None:
         self._arguments = [str(folder), str(slots), str(context), str(threads), str(cache_mib)]
         self._process: subprocess.Popen[str] | None = None
         self.url = ""

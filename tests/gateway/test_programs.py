@@ -8,7 +8,20 @@ import json
 import pytest
 from aiohttp import web
 
-from tests.gateway.engines import DONE, USAGE, Call, Engine, ask, body, client, frame, gateway, nothing_left, plain, said
+from tests.gateway.engines import (
+    DONE,
+    USAGE,
+    Call,
+    Engine,
+    ask,
+    body,
+    client,
+    frame,
+    gateway,
+    nothing_left,
+    plain,
+    said,
+)
 
 
 @pytest.mark.parametrize(
