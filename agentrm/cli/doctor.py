@@ -1,7 +1,8 @@
-"""`agentrm doctor`: what is installed, what works, and the line to write for each framework that is there.
+"""`agentrm doctor`: what is installed, what works, the line to write for each framework that is there, and what dead
+processes left behind.
 
-The exit status is 1 if something that is installed does not work or the configuration is refused; a framework
-that is not installed is no fault.
+The exit status is 1 if something that is installed does not work, the configuration is refused, or something is left of
+tool environments whose owner is dead; a framework that is not installed is no fault.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import platform
 import sys
 from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentrm.config import load
+from agentrm.config import Config, load
 from agentrm.errors import ConfigError
+from agentrm.tools import clean, default_home, leftovers
 
 CORE = "agentrm.core._agentrm_core"
 
-EXTENSION_GROUPS = tuple(
-    f"agentrm.{kind}" for kind in ("adapters", "policies", "summarizers", "embedders", "stores", "backends")
-)
+KINDS = ("adapters", "policies", "summarizers", "embedders", "stores", "backends", "environments")
+EXTENSION_GROUPS = tuple(f"agentrm.{kind}" for kind in KINDS)
 
 
 class Framework(NamedTuple):
@@ -68,10 +70,16 @@ def add_parser(commands: Any) -> None:
         "doctor",
         help="what is installed, what works, and the lines to write",
         description="Versions, whether the C core loads, the frameworks and extensions found with their "
-        "errors, and the lines that put each framework under agentrm.",
+        "errors, the lines that put each framework under agentrm, and tool environments whose owner is dead.",
     )
     parser.add_argument(
         "--config", metavar="FILE", help="check this configuration and show every setting in force"
+    )
+    parser.add_argument(
+        "--environments", metavar="FOLDER", help="where tool environments are (default: as configured, or as usual)"
+    )
+    parser.add_argument(
+        "--clean", action="store_true", help="remove tool environments of dead owners: processes, folders, containers"
     )
 
 
@@ -79,8 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
     report = _Report()
     _versions(report)
     _frameworks(report, _extensions(report))
-    if arguments.config is not None:
-        _configuration(report, arguments.config)
+    config = None if arguments.config is None else _configuration(report, arguments.config)
+    home = arguments.environments or (config.environments.home if config is not None else None)
+    _environments(report, default_home() if home is None else Path(home).expanduser(), arguments.clean)
     print(f"\n{report.problems} problems" if report.problems != 1 else "\n1 problem")
     return 1 if report.problems else 0
 
@@ -155,13 +164,34 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _configuration(report: _Report, path: str) -> None:
+def _environments(report: _Report, home: Path, remove: bool) -> None:
+    left = leftovers(home)
+    report.heading(f"Tool environments in {home}")
+    if not left:
+        report.fine("", "nothing is left of dead owners")
+        return
+    problems = clean(home)[1] if remove else {}
+    for one in left:
+        place, owner = one.entry.place, one.entry.owner
+        whose = "left by its owner" if one.entry.abandoned else f"process {owner.pid} is dead"
+        what = f"{place.id}: {place.provider}, program {one.entry.program!r}, {whose}; "
+        what += f"{one.processes} processes, {one.disk_bytes / 1e6:.1f} MB"
+        if place.id in problems:
+            report.problem(place.kind, f"{what}. Not removed: {problems[place.id]}")
+        elif remove:
+            report.fine(place.kind, f"{what}. Removed")
+        else:
+            report.problem(place.kind, f"{what}. Remove it: agentrm doctor --clean")
+
+
+def _configuration(report: _Report, path: str) -> Config | None:
     report.heading(f"Configuration {path}")
     try:
         config = load(path)
     except (ConfigError, OSError) as error:
         report.problem("", str(error))
-        return
+        return None
     for setting in config.explain():
         if setting.value not in (None, ()):
             print(f"  {setting.key} = {setting.value}{'  (default)' if setting.is_default else ''}")
+    return config

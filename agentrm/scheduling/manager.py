@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from agentrm.scheduling.jobs import Job
     from agentrm.scheduling.pressure import Pressure
     from agentrm.scheduling.report import Snapshot, Statistics
+    from agentrm.tools import Environments
 
 __all__ = ["ResourceManager"]
 
@@ -104,6 +106,8 @@ class ResourceManager:
         self.jobs: dict[str, Job] = {}
         self.gate = Gate(self)
         self._prices: PriceTable | None = None
+        self._environments: Environments | None = None
+        self._once = threading.Lock()
         self.priced = bool(config.budgets or config.prices)
         """Whether the use of calls is kept by kind of token, for budgets and costs."""
         if config.budgets:
@@ -347,20 +351,39 @@ class ResourceManager:
 
         return attach(self, x, **identity)
 
+    @property
+    def environments(self) -> Environments:
+        """The environments in which programs run their tools (docs/tools.md). Raises ConfigError unless the
+        configuration has kinds of them."""
+        if self._environments is None:
+            from agentrm.tools import Environments
+
+            with self._once:
+                if self._environments is None:
+                    self._environments = Environments(self)
+        return self._environments
+
     # --- end ---
 
     def close(self, timeout: float | None = 0.0) -> CloseReport:
         """Refuses new work, fails what waits with ManagerClosed, lets running work end within `timeout` seconds (None:
-        as long as it takes) and reports what it left. Blocks this thread; `aclose` does not."""
+        as long as it takes) and reports what it left. Blocks this thread; `aclose` does not. Then removes the tool
+        environments; raises EnvironmentLeft if one can't be removed."""
         from agentrm.scheduling.closing import close
 
-        return close(self, timeout)
+        report = close(self, timeout)
+        if self._environments is not None:
+            self._environments.close()
+        return report
 
     async def aclose(self, timeout: float | None = 0.0) -> CloseReport:
         """`close` without blocking the loop."""
         from agentrm.scheduling.closing import aclose
 
-        return await aclose(self, timeout)
+        report = await aclose(self, timeout)
+        if self._environments is not None:
+            await self._environments.close_async()
+        return report
 
     def __enter__(self) -> ResourceManager:
         return self

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Batch", "LoopWaiter", "ThreadWaiter", "Waiter"]
+__all__ = ["Batch", "CallbackWaiter", "LoopWaiter", "ThreadWaiter", "Waiter"]
 
 
 class Waiter(Protocol):
@@ -40,6 +40,23 @@ class ThreadWaiter:
     def wake(self, batch: Batch, error: BaseException | None) -> None:
         self.error = error
         self._lock.release()
+
+
+class CallbackWaiter:
+    """Nobody sleeps: `granted()` is what a woken call would do first, `then(error)` is told how it ended."""
+
+    __slots__ = ("_granted", "_then")
+
+    def __init__(self, granted: Callable[[], object], then: Callable[[BaseException | None], object]) -> None:
+        self._granted, self._then = granted, then
+
+    def wake(self, batch: Batch, error: BaseException | None) -> None:
+        if error is None:
+            try:
+                self._granted()
+            except BaseException as why:  # noqa: BLE001 - it goes to whoever waits
+                error = why
+        self._then(error)
 
 
 class LoopWaiter:

@@ -1,0 +1,106 @@
+"""The journal of environments: one small file for each, written before anything is made of it and removed after all of
+it is gone. Whatever happens to its owner in between, the file says what there may be and whose it was.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from agentrm.storage import Disk, write_atomically
+from agentrm.tools.owners import Owner, is_alive
+from agentrm.tools.place import Place
+
+__all__ = ["Entry", "Journal", "default_home"]
+
+VERSION = 1
+TORN_S = 3600.0
+"""Age in seconds at which a file that was never finished is taken for one whose writer died."""
+
+
+def default_home() -> Path:
+    """`agentrm/environments` in the user's state folder ($XDG_STATE_HOME, else ~/.local/state)."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "agentrm" / "environments"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One environment. `since`: when it was asked for, in seconds since 1970. `abandoned`: its owner could not remove
+    it, and leaves that to whoever looks through the journal."""
+
+    place: Place
+    owner: Owner
+    program: str
+    since: float
+    abandoned: bool = False
+
+    @property
+    def is_left(self) -> bool:
+        """Whether nobody looks after it any more."""
+        return self.abandoned or not is_alive(self.owner)
+
+
+class Journal:
+    """The journal in a folder, which any number of processes may share."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._folder = home / "journal"
+        self._disk = Disk()
+
+    def folder_of(self, id: str) -> Path:
+        """Where the environment's own folder is, or would be."""
+        return self.home / "places" / id
+
+    def write(self, entry: Entry) -> None:
+        """Raises a StorageError if it can't be written; nothing may be made then."""
+        self._disk.make_folder(self._folder, durable=True)
+        known = asdict(replace(entry, place=replace(entry.place, variables={})))  # they may hold secrets
+        data = json.dumps({**known, "version": VERSION}, default=str).encode()
+        write_atomically(self._folder / f"{entry.place.id}.json", data, disk=self._disk)
+
+    def abandon(self, entry: Entry) -> None:
+        self.write(replace(entry, abandoned=True))
+
+    def remove(self, entry: Entry) -> None:
+        with suppress(FileNotFoundError):  # somebody else cleaned it up at the same time
+            os.unlink(self._folder / f"{entry.place.id}.json")
+
+    def entries(self) -> Iterator[Entry]:
+        """All environments that exist or may exist."""
+        with suppress(FileNotFoundError):
+            for path in sorted(self._folder.iterdir()):
+                if path.suffix == ".json":
+                    with suppress(FileNotFoundError):
+                        entry = _parse(path, self.folder_of(path.stem))
+                        if entry is not None:
+                            yield entry
+                elif path.suffix == ".tmp":
+                    with suppress(FileNotFoundError):
+                        if time.time() - path.stat().st_mtime > TORN_S:
+                            path.unlink()
+
+
+def _parse(path: Path, folder: Path) -> Entry | None:
+    """None, with a warning, for what another version wrote or the disk damaged: whose it is can't be said."""
+    try:
+        read = json.loads(path.read_bytes())
+        if read["version"] != VERSION:
+            raise ValueError(f"version {read['version']}, not {VERSION}")
+        place = read["place"]
+        return Entry(
+            Place(**{**place, "folder": folder, "ports": tuple(place["ports"])}),  # the home may have been moved
+            Owner(**read["owner"]),
+            read["program"],
+            read["since"],
+            read["abandoned"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        logging.getLogger("agentrm").warning("%s is not read: %s", path, error)
+        return None

@@ -1,0 +1,207 @@
+"""Processes of tool environments: started so that they can all be found and ended, whatever became of their starter.
+
+Every process carries a mark in its environment variables, which its children inherit: the environment's id and the
+number of the run. So those are found too that left the process group, lost their parent, or outlived their owner. A
+signal goes through a descriptor of the very process that was looked at (pidfd), so a process id that was given to
+somebody else in between is never hit.
+
+Needs Linux's /proc for that. Elsewhere only the process group of each command is known.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO
+
+from agentrm.core.kernel import process_started
+
+__all__ = ["Marked", "end", "listening_ports", "marked", "start", "wait_exit"]
+
+MARK, RUN = "AGENTRM_ENVIRONMENT", "AGENTRM_RUN"
+LINUX = sys.platform == "linux"
+_ROUNDS = 100
+"""Times that processes are looked for again, because those that were ended had started others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """One process of an environment. `run`: the number of the run, 0 for what lasts as long as the environment.
+    `started`: clock ticks since the machine started, so that another process with the same id is told apart."""
+
+    pid: int
+    started: int
+    environment: str
+    run: int
+
+
+def start(
+    words: Sequence[str],
+    *,
+    environment: str,
+    run: int,
+    folder: str | os.PathLike[str],
+    variables: Mapping[str, str],
+    out: IO[bytes] | int,
+    err: IO[bytes] | int,
+    stdin: IO[bytes] | int = subprocess.DEVNULL,
+) -> subprocess.Popen[bytes]:
+    """Starts a command in a session of its own, with the marks. Raises OSError if it can't be started."""
+    return subprocess.Popen(
+        list(words),
+        cwd=folder,
+        env={**os.environ, **variables, MARK: environment, RUN: str(run)},
+        stdin=stdin,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+    )
+
+
+def marked(environments: Collection[str]) -> list[Marked]:
+    """All live processes of these environments that this user may look at."""
+    if not LINUX or not environments:
+        return []
+    mark = f"{MARK}=".encode()
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry.name}/environ", "rb") as file:
+                block = file.read()
+        except OSError:  # it ended, or is somebody else's
+            continue
+        if mark not in block:
+            continue
+        values = dict(item.split(b"=", 1) for item in block.split(b"\0") if b"=" in item)
+        environment = values.get(MARK.encode(), b"").decode("utf-8", "replace")
+        if environment in environments:
+            run = values.get(RUN.encode(), b"")
+            pid = int(entry.name)
+            found.append(Marked(pid, process_started(pid), environment, int(run) if run.isdigit() else 0))
+    return [one for one in found if one.started]
+
+
+def wait_exit(process: subprocess.Popen[bytes], timeout_s: float | None, stop_fd: int = -1) -> bool:
+    """Waits until the process has ended, without reaping it; False if `timeout_s` seconds passed or `stop_fd` became
+    readable first."""
+    if not hasattr(os, "pidfd_open"):
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+        return process.returncode is not None
+    if process.returncode is not None:
+        return True
+    fd = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        if stop_fd >= 0:
+            poll.register(stop_fd, select.POLLIN)
+        ready = poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
+        return any(descriptor == fd for descriptor, _ in ready)
+    finally:
+        os.close(fd)
+
+
+def end(find: Callable[[], list[Marked]], grace_s: float, *leaders: subprocess.Popen[bytes]) -> int:
+    """Ends what `find` finds, and the process groups of `leaders`, which must not have been reaped: asks politely,
+    waits at most `grace_s` seconds, then kills, until nothing is found any more. Returns how many were found at first.
+    Raises RuntimeError if new ones are found for ever."""
+    for leader in leaders:
+        _signal_group(leader, signal.SIGTERM)
+    first = find()
+    if not first and not leaders:
+        return 0
+    if grace_s > 0:
+        _tell(first, signal.SIGTERM)
+    if grace_s > 0:
+        _wait_all(find, first, leaders, grace_s)
+    for leader in leaders:
+        _signal_group(leader, signal.SIGKILL)
+    for _ in range(_ROUNDS):
+        left = find()
+        if not left:
+            return len(first)
+        _tell(left, signal.SIGKILL)
+        _wait_gone(left, 1.0)
+    raise RuntimeError(f"{len(left)} processes start others faster than they can be ended: {left[:3]}")
+
+
+def _signal_group(leader: subprocess.Popen[bytes], number: int) -> None:
+    if leader.returncode is None:  # not reaped: its process id, and so the group's, can't be anybody else's
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader.pid, number)
+
+
+def _open(one: Marked) -> int | None:
+    """A descriptor of the process, if it still is that process."""
+    try:
+        fd = os.pidfd_open(one.pid)
+    except OSError:
+        return None
+    if process_started(one.pid) != one.started:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _tell(processes: list[Marked], number: int) -> None:
+    for one in processes:
+        fd = _open(one)
+        if fd is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(fd, number)
+            os.close(fd)
+
+
+def _wait_all(
+    find: Callable[[], list[Marked]], first: list[Marked], leaders: Sequence[subprocess.Popen[bytes]], grace_s: float
+) -> None:
+    until = time.monotonic() + grace_s
+    while True:
+        _wait_gone(first, until - time.monotonic())
+        for leader in leaders:
+            wait_exit(leader, until - time.monotonic())
+        first = find()
+        if not first or time.monotonic() >= until:
+            return
+
+
+def _wait_gone(processes: list[Marked], timeout_s: float) -> None:
+    """Waits until none of them runs."""
+    until = time.monotonic() + timeout_s
+    for one in processes:
+        fd = _open(one)
+        if fd is not None:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(max(0.0, until - time.monotonic()) * 1000)
+            os.close(fd)
+
+
+def listening_ports(processes: Sequence[Marked]) -> tuple[int, ...]:
+    """TCP ports on which these processes listen."""
+    inodes: set[str] = set()
+    for one in processes:
+        with suppress(OSError):  # it ended meanwhile
+            for entry in os.scandir(f"/proc/{one.pid}/fd"):
+                with suppress(OSError):
+                    target = os.readlink(entry.path)
+                    if target.startswith("socket:["):
+                        inodes.add(target[8:-1])
+    ports: set[int] = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6") if inodes else ():
+        with suppress(OSError), open(table) as file:
+            for line in file.readlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and fields[9] in inodes:
+                    ports.add(int(fields[1].rpartition(":")[2], 16))
+    return tuple(sorted(ports))

@@ -1,0 +1,324 @@
+"""Environments and the programs that use them: made ahead, shared, checked, released; what goes wrong in between."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from agentrm import ConfigError, ForkedError, ManagerClosed, ResourceManager, identity
+from agentrm.tools import (
+    EnvironmentEnded,
+    EnvironmentLeft,
+    EnvironmentLost,
+    SetupFailed,
+    SetupTimeout,
+    leftovers,
+)
+from tests.scheduling.driver import in_threads, until
+from tests.tools.scene import left_in, pretending
+
+
+def test_a_program_keeps_its_environment_until_it_ends(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}})
+    with environments.program("p") as program:
+        first = program.environment("box")
+        assert program.environment("box") is first and first.programs == {"p"}
+        assert environments.get("q", "box") is not first
+    assert first.state == "ended" and provider.existing == {environments.of_program("q")["box"].id}
+    environments.end("q")
+    environments.end("q")  # again it does nothing
+    assert not provider.existing and left_in(tmp_path) == []
+
+
+async def test_both_forms_do_the_same(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}})
+    async with environments.program("p") as program:
+        assert (await program.environment_async("box")).state == "ready"
+        assert len(provider.existing) == 1
+    assert not provider.existing and left_in(tmp_path) == []
+
+
+def test_what_is_prepared_ahead_is_there_when_it_is_asked_for(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}})
+    ahead = environments.prepare("p", "box")
+    until(lambda: ahead.state == "ready")
+    assert environments.prepare("p", "box") is environments.get("p", "box") is ahead
+    assert len(provider.created) == 1
+    assert environments.statistics().made == 1
+    environments.close()
+
+
+def test_no_more_are_in_preparation_at_once_than_configured(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}}, preparing=3)
+    provider.may_go.clear()
+    for i in range(20):
+        environments.prepare(f"p{i}", "box")
+    until(lambda: provider.making == 3)
+    assert (environments.statistics().preparing, environments.statistics().queued) == (3, 17)
+    provider.may_go.set()
+    until(lambda: environments.statistics().ready == 20)
+    assert provider.most_making == 3
+    environments.close()
+    assert not provider.existing and left_in(tmp_path) == []
+
+
+def test_one_that_somebody_waits_for_goes_before_those_made_ahead(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}}, preparing=1)
+    provider.may_go.clear()
+    for i in range(5):
+        environments.prepare(f"p{i}", "box")
+    until(lambda: provider.making == 1)
+    ids = [environments.of_program(f"p{i}")["box"].id for i in range(5)]
+    got: list[str] = []
+    in_threads(lambda: got.append(environments.get("p4", "box").id))
+    until(lambda: environments.of_program("p4")["box"].urgent)
+    provider.may_go.set()
+    until(lambda: len(provider.created) == 5)
+    assert provider.created[:2] == [ids[0], ids[4]] and got == [ids[4]]
+    environments.close()
+
+
+def test_the_class_of_the_caller_orders_the_preparations(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}}, preparing=1)
+    provider.may_go.clear()
+    environments.prepare("first", "box")
+    until(lambda: provider.making == 1)
+
+    def get(program: str, priority: str) -> None:
+        with identity(priority=priority):  # type: ignore[arg-type]
+            environments.get(program, "box")
+
+    for program, priority in (("low", "background"), ("mid", "subagent"), ("high", "interactive")):
+        in_threads(lambda: get(program, priority))
+        until(lambda: program in str(environments._of.keys()))
+    until(lambda: environments.statistics().queued == 3)
+    expected = [environments.of_program(program)["box"].id for program in ("first", "high", "mid", "low")]
+    provider.may_go.set()
+    until(lambda: len(provider.created) == 4)
+    assert provider.created == expected
+    environments.close()
+
+
+@pytest.mark.parametrize(("share", "count"), [(1, 6), (2, 3), (4, 2), ("any", 1)])
+def test_as_many_programs_share_one_as_may(tmp_path: Path, share: object, count: int) -> None:
+    environments, provider = pretending(tmp_path, {"box": {"share": share}})
+    used = [environments.get(f"p{i}", "box") for i in range(6)]
+    assert len(provider.existing) == len(set(used)) == count
+    for i in range(5):
+        environments.end(f"p{i}")
+    assert provider.existing == {used[5].id}
+    environments.end("p5")
+    assert not provider.existing
+
+
+def test_a_failed_set_up_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {"setup": ["false"]}})
+    with pytest.raises(SetupFailed, match="it did not work") as caught:
+        environments.get("p", "box")
+    assert caught.value.kind == "box" and caught.value.output
+    until(lambda: left_in(tmp_path) == [])
+    assert not provider.existing and environments.of_program("p") == {}
+    assert environments.statistics().failed == 1
+
+
+def test_after_a_failure_it_can_be_asked_for_again(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}})
+
+    def fail(_: object) -> None:
+        raise RuntimeError("no space on the engine")
+
+    provider.fault = fail
+    with pytest.raises(RuntimeError, match="no space on the engine"):
+        environments.get("p", "box")
+    provider.fault = lambda _: None
+    assert environments.get("p", "box").state == "ready"
+    environments.close()
+    assert not provider.existing
+
+
+def test_a_preparation_that_hangs_gives_its_turn_away_and_is_removed_when_it_comes_back(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"slow": {"setup_s": 0.05}, "box": {}}, preparing=1)
+    provider.fault = lambda place: provider.may_go.wait() and None if place.kind == "slow" else None
+    provider.may_go.clear()
+    with pytest.raises(SetupTimeout, match="setup_s"):
+        environments.get("p", "slow")
+    provider.may_go.set()
+    until(lambda: not provider.existing and left_in(tmp_path) == [])
+    assert environments.get("p", "box").state == "ready"
+    environments.close()
+
+
+def test_a_program_that_ends_while_its_environment_is_made_leaves_nothing(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}}, preparing=1)
+    provider.may_go.clear()
+    making, queued = environments.prepare("p", "box"), environments.prepare("q", "box")
+    until(lambda: provider.making == 1)
+    errors: list[BaseException] = []
+
+    def get(program: str) -> None:
+        try:
+            environments.get(program, "box")
+        except EnvironmentEnded as error:
+            errors.append(error)
+
+    in_threads(lambda: get("p"), lambda: get("q"))
+    until(lambda: making.urgent is False and queued.urgent)
+    environments.end("q")
+    until(lambda: len(errors) == 1)
+    ending = in_threads(lambda: environments.end("p"))[0]
+    until(lambda: making.retired)
+    provider.may_go.set()
+    ending.join()
+    until(lambda: len(errors) == 2)
+    assert not provider.existing and left_in(tmp_path) == []
+    assert (making.state, queued.state) == ("ended", "ended")
+    assert environments.statistics().queued == environments.statistics().preparing == 0
+
+
+def test_a_program_s_own_environment_that_is_lost_is_told_once_and_made_anew(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}})
+    first = environments.get("p", "box")
+    provider.unfit.add(first.id)
+    with pytest.raises(EnvironmentLost, match="ask again"):
+        environments.get("p", "box")
+    assert not provider.existing
+    assert environments.get("p", "box") is not first
+    environments.close()
+
+
+def test_a_shared_one_that_is_lost_is_replaced_and_goes_with_its_last_user(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {"share": "any"}})
+    first = environments.get("p", "box")
+    assert environments.get("q", "box") is first
+    provider.unfit.add(first.id)
+    second = environments.get("p", "box")
+    assert second is not first and provider.existing == {first.id, second.id}
+    assert environments.get("q", "box") is second
+    assert provider.existing == {second.id}
+    environments.close()
+
+
+def test_the_health_command_decides_too(tmp_path: Path) -> None:
+    environments, _ = pretending(tmp_path, {"good": {"health": ["true"]}, "bad": {"health": ["false"]}})
+    assert environments.get("p", "good").is_fit()
+    with pytest.raises(EnvironmentLost):
+        environments.get("p", "bad")
+    environments.close()
+
+
+def test_what_can_t_be_removed_is_told_and_left_to_the_doctor(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}, "stuck": {}})
+    box, stuck = environments.get("p", "box"), environments.get("p", "stuck")
+    provider.stuck.add("stuck")
+    with pytest.raises(EnvironmentLeft, match="is busy") as caught:
+        environments.end("p")
+    assert list(caught.value.problems) == [stuck.id]
+    assert box.id in provider.removed
+    (left,) = leftovers(tmp_path)
+    assert left.entry.abandoned and left.entry.place.id == stuck.id and left.entry.program == "p"
+
+
+def test_a_closed_manager_has_none_and_makes_none(tmp_path: Path) -> None:
+    rm = ResourceManager(environments={"home": str(tmp_path), "kinds": {"box": {}}})
+    environment = rm.environments.get("p", "box")
+    assert environment.files.is_dir() and rm.environments is rm.environments
+    rm.close()
+    assert left_in(tmp_path) == [] and environment.state == "ended"
+    with pytest.raises(ManagerClosed):
+        rm.environments.get("p", "box")
+    with pytest.raises(EnvironmentEnded):
+        environment.run(["true"])
+
+
+def test_preparations_stand_in_the_statistics_of_their_pool_and_cost_no_budget(tmp_path: Path) -> None:
+    rm = ResourceManager(
+        environments={"home": str(tmp_path), "preparing": 5, "kinds": {"box": {}}}, budgets={"agent.*": {"calls": 1}}
+    )
+    for i in range(3):
+        with identity(agent="a"):
+            rm.environments.get(f"p{i}", "box")
+    pool = rm.statistics().pools["environments"]
+    assert (pool.lanes, pool.settled) == (5, 3)
+    rm.close()
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({}, "environments.kinds"),
+        ({"kinds": {"box": {"provider": "nobody"}}}, "environments.kinds.box.provider"),
+    ],
+)
+def test_what_cannot_work_is_refused(section: dict[str, object], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _ = ResourceManager(environments=section).environments
+    assert caught.value.key == key
+
+
+def test_an_unknown_kind_and_a_nameless_program_are_refused(tmp_path: Path) -> None:
+    environments, _ = pretending(tmp_path, {"box": {}})
+    with pytest.raises(ConfigError, match="box"):
+        environments.get("p", "bax")
+    with pytest.raises(ConfigError):
+        environments.get("", "box")
+
+
+def _in_child(environments: object, results: object) -> None:
+    try:
+        environments.end("p")  # type: ignore[attr-defined]
+    except ForkedError:
+        results.put("refused")  # type: ignore[attr-defined]
+
+
+def test_a_forked_child_releases_nothing_of_its_parent(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}})
+    environments.get("p", "box")
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    child = context.Process(target=_in_child, args=(environments, results))
+    child.start()
+    child.join()
+    assert results.get() == "refused" and child.exitcode == 0
+    assert len(provider.existing) == 1 and len(left_in(tmp_path)) == 1
+    environments.close()
+
+
+async def test_many_programs_that_come_and_go_at_once_leave_nothing(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"own": {}, "two": {"share": 2}, "all": {"share": "any"}}, preparing=4)
+
+    async def program(number: int) -> None:
+        async with environments.program(f"p{number}") as one:
+            one.prepare("own")
+            await asyncio.gather(*(one.environment_async(kind) for kind in ("own", "two", "all")))
+            if number % 7 == 0:
+                raise RuntimeError("the program failed")
+
+    tasks = [asyncio.ensure_future(program(i)) for i in range(100)]
+    await asyncio.sleep(0)
+    for task in tasks[::5]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.to_thread(until, lambda: not provider.existing and left_in(tmp_path) == [])
+    assert environments._of == {} and environments._live == {}
+    assert provider.most_making <= 4
+
+
+def test_threads_that_ask_together_get_one(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}})
+    got: list[object] = []
+    barrier = threading.Barrier(8)
+
+    def ask() -> None:
+        barrier.wait()
+        got.append(environments.get("p", "box"))
+
+    for thread in in_threads(*[ask] * 8):
+        thread.join()
+    assert len(set(map(id, got))) == 1 and len(provider.created) == 1
+    environments.close()
+    assert os.listdir(tmp_path / "journal") == []

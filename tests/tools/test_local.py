@@ -1,0 +1,226 @@
+"""Environments of this machine, with real processes: what commands leave behind, and what dead owners do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agentrm import ResourceManager
+from agentrm.cli.main import main
+from agentrm.tools import Environments, clean, leftovers
+from agentrm.tools.journal import Journal
+from agentrm.tools.local import remove_folder
+from agentrm.tools.owners import is_alive, this_process
+from agentrm.tools.processes import marked
+from tests.scheduling.driver import until
+from tests.tools.scene import is_running, left_in, pids_in
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+
+SERVER = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "$PORT"]
+KINDS = {
+    "box": {"setup": ["sh", "-c", "echo $$ > setup.pid; echo ready > state"], "variables": {"COLOUR": "red"}},
+    "server": {"server": SERVER, "ports": 2, "share": "any"},
+}
+
+
+@pytest.fixture
+def environments(tmp_path: Path) -> Iterator[Environments]:
+    rm = ResourceManager(environments={"home": str(tmp_path / "home"), "grace_s": 0.5, "kinds": KINDS})
+    yield rm.environments
+    rm.close()
+    assert left_in(tmp_path / "home") == []
+
+
+def test_commands_run_in_the_folder_with_the_variables(environments: Environments) -> None:
+    box = environments.get("p", "box")
+    done = box.run(["sh", "-c", 'cat state; echo "$COLOUR $0" >&2; exit 3', "$COLOUR"])
+    assert (done.returncode, done.stdout, done.stderr, done.timed_out) == (3, "ready\n", "red red\n", False)
+    assert box.run(["echo", "${COLOUR}$COLOURS$$"]).stdout == "red$COLOURS$$\n"
+    with pytest.raises(FileNotFoundError):
+        box.run(["no-such-command"])
+    assert box.usage().processes == 0
+
+
+def test_what_a_command_leaves_behind_ends_with_it(environments: Environments) -> None:
+    box = environments.get("p", "box")
+    script = """
+        (trap '' TERM HUP; echo $$ > deaf.pid; exec sleep 600) &
+        setsid sh -c 'echo $$ > away.pid; exec sleep 600' &
+        while [ ! -s deaf.pid ] || [ ! -s away.pid ]; do sleep 0.01; done
+    """
+    done = box.run(["sh", "-c", script])
+    assert done.returncode == 0
+    assert len(pids_in(box.files)) == 3
+    assert not any(map(is_running, pids_in(box.files)))
+
+
+def test_a_long_output_is_cut_in_its_middle(environments: Environments) -> None:
+    done = environments.get("p", "box").run([sys.executable, "-c", "print('a' * 3_000_000 + 'the end')"])
+    assert len(done.stdout) < 1_100_000 and done.stdout.endswith("the end\n") and "bytes left out" in done.stdout
+
+
+async def test_a_cancelled_command_has_ended_when_the_cancellation_goes_on(environments: Environments) -> None:
+    box = await environments.get_async("p", "box")
+    task = asyncio.ensure_future(box.run_async(["sh", "-c", "echo $$ > it.pid; sleep 600"]))
+    await asyncio.to_thread(until, lambda: len(pids_in(box.files)) == 2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not any(map(is_running, pids_in(box.files)))
+    assert (await box.run_async(["echo", "on"])).stdout == "on\n"
+
+
+def test_a_server_serves_its_programs_and_goes_with_the_last(environments: Environments) -> None:
+    server = environments.get("p", "server")
+    assert environments.get("q", "server") is server and len(set(server.ports)) == 2
+    (server.files / "page").write_text("hello")
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.ports[0]}/page") as answer:
+                return bool(answer.read() == b"hello")
+        except OSError:
+            return False
+
+    until(answers)
+    usage = server.usage()
+    assert usage.processes >= 1 and usage.ports == (server.ports[0],) and usage.disk_bytes > 0
+    environments.end("p")
+    assert answers()
+    environments.end("q")
+    assert not answers() and not marked({server.id})
+
+
+def test_a_server_that_died_is_replaced(environments: Environments) -> None:
+    server = environments.get("p", "server")
+    for one in marked({server.id}):
+        os.kill(one.pid, signal.SIGKILL)
+    until(lambda: not server.is_fit())
+    second = environments.get("p", "server")
+    assert second is not server and second.is_fit()
+    assert not server.place.folder.exists()
+
+
+def test_what_is_read_only_is_removed_too(tmp_path: Path) -> None:
+    inner = tmp_path / "place" / "a" / "b"
+    inner.mkdir(parents=True)
+    (inner / "file").write_text("x")
+    for folder in (inner, inner.parent, tmp_path / "place"):
+        folder.chmod(0o500)
+    remove_folder(tmp_path / "place")
+    assert not (tmp_path / "place").exists()
+
+
+# --- owners that die ---
+
+OWNER = """
+import sys, time
+from agentrm import ResourceManager
+rm = ResourceManager(environments={"home": sys.argv[1], "kinds": {
+    "box": {"setup": ["sh", "-c", "dd if=/dev/zero of=blob bs=100k count=1 2>/dev/null"]},
+    "server": {"server": ["sh", "-c", "trap '' TERM; echo $$ > server.pid; while :; do sleep 1; done"]},
+}})
+rm.environments.get("p", "box")
+rm.environments.get("q", "server")
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def start_owner(home: Path) -> subprocess.Popen[bytes]:
+    before = len(list((home / "places").glob("*/files/server.pid")))
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(home)], stdout=subprocess.PIPE)
+    assert owner.stdout is not None and owner.stdout.readline() == b"ready\n"
+    until(lambda: len(list((home / "places").glob("*/files/server.pid"))) > before)
+    return owner
+
+
+def test_the_doctor_lists_and_removes_what_a_killed_owner_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    dead, alive = start_owner(home), start_owner(home)
+    dead_ids = {entry.place.id for entry in Journal(home).entries() if entry.owner.pid == dead.pid}
+    try:
+        assert leftovers(home) == []
+        dead.kill()  # not waited for yet: a zombie is as dead as can be
+        until(lambda: {one.entry.place.id for one in leftovers(home)} == dead_ids)
+        assert sum(one.processes for one in leftovers(home)) >= 1
+        assert sum(one.disk_bytes for one in leftovers(home)) >= 100_000
+        assert main(["doctor", "--environments", str(home)]) == 1
+        assert f"process {dead.pid} is dead" in capsys.readouterr().out
+        assert main(["doctor", "--environments", str(home), "--clean"]) == 0
+        assert "Removed" in capsys.readouterr().out
+        assert leftovers(home) == [] and not marked(dead_ids)
+        assert not any((home / "places" / id).exists() for id in dead_ids)
+        assert len(left_in(home)) == 4  # those of the living: two entries, two folders
+        assert len(marked({entry.place.id for entry in Journal(home).entries()})) >= 1
+    finally:
+        for owner in (dead, alive):
+            owner.kill()
+            owner.communicate()
+    clean(home)
+    assert left_in(home) == []
+
+
+def test_the_next_owner_of_the_same_home_removes_it_too(tmp_path: Path) -> None:
+    owner = start_owner(tmp_path)
+    left = {entry.place.id for entry in Journal(tmp_path).entries()}
+    owner.kill()
+    owner.communicate()
+    rm = ResourceManager(environments={"home": str(tmp_path), "kinds": {"box": {}}})
+    rm.environments.get("p", "box")
+    until(lambda: not marked(left) and len(left_in(tmp_path)) == 2)
+    rm.close()
+
+
+def test_an_owner_that_exits_in_peace_leaves_nothing(tmp_path: Path) -> None:
+    script = OWNER.replace("time.sleep(600)", "")
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, stdout=subprocess.PIPE)
+    assert left_in(tmp_path) == []
+
+
+def test_a_reused_process_id_is_another_owner() -> None:
+    me = this_process()
+    assert is_alive(me)
+    assert not is_alive(replace(me, started=me.started - 1))
+    assert not is_alive(replace(me, boot="an earlier start of this machine"))
+    assert is_alive(replace(me, boot="another machine", host="elsewhere"))
+    assert is_alive(replace(me, namespace="another container", pid=2**22 - 1))
+
+
+def test_signals_do_not_reach_a_process_that_has_the_id_of_an_earlier_one(environments: Environments) -> None:
+    from agentrm.tools.processes import _tell
+
+    server = environments.get("p", "server")
+    (one, *_) = marked({server.id})
+    _tell([replace(one, started=one.started - 1)], signal.SIGKILL)
+    assert is_running(one.pid)
+
+
+def test_a_torn_or_foreign_entry_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    (folder / "torn.json").write_text('{"version": 1, "place"')
+    (folder / "newer.json").write_text('{"version": 2}')
+    (folder / ".half.json.77.tmp").write_text("{")
+    assert list(Journal(tmp_path).entries()) == [] and clean(tmp_path) == ([], {})
+    assert len(os.listdir(folder)) == 3 and "torn.json" in caplog.text
+    long_ago = time.time() - 7200
+    os.utime(folder / ".half.json.77.tmp", (long_ago, long_ago))
+    assert list(Journal(tmp_path).entries()) == []
+    assert len(os.listdir(folder)) == 2
+
+
+def test_no_secret_of_an_environment_is_in_the_journal(environments: Environments) -> None:
+    box = environments.get("p", "box")
+    assert "red" not in (environments.home / "journal" / f"{box.id}.json").read_text()
