@@ -16,21 +16,28 @@ if TYPE_CHECKING:
     from agentrm_autogen.client import GatedClient
     from agentrm_autogen.context import CompactingContext
     from agentrm_autogen.gating import loading
+    from agentrm_autogen.hibernation import TeamRunning, hibernate, restore
     from agentrm_autogen.workbench import GatedWorkbench
 
 _HOME = {
     "CompactingContext": "context",
     "GatedClient": "client",
     "GatedWorkbench": "workbench",
+    "TeamRunning": "hibernation",
     "adapter": "attaching",
+    "hibernate": "hibernation",
     "loading": "gating",
+    "restore": "hibernation",
 }
 __all__ = [
     "CompactingContext",
     "GatedClient",
     "GatedWorkbench",
+    "TeamRunning",
     "adapter",
+    "hibernate",
     "loading",
+    "restore",
 ]
 
 

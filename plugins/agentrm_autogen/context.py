@@ -20,9 +20,9 @@ from agentrm.context.messages import Message
 from agentrm.context.pairs import repair
 from agentrm.errors import ConfigError
 
-__all__ = ["CompactingContext"]
+__all__ = ["MESSAGES", "CompactingContext"]
 
-_MESSAGES: TypeAdapter[list[LLMMessage]] = TypeAdapter(list[LLMMessage])
+MESSAGES: TypeAdapter[list[LLMMessage]] = TypeAdapter(list[LLMMessage])
 
 
 class CompactingContextConfig(BaseModel):
@@ -100,11 +100,11 @@ class CompactingContext(ChatCompletionContext, Component[CompactingContextConfig
         """The history, and what the model sees of it: messages of the history by their ids, others whole."""
         native = {message.id: message for message in from_autogen(self._messages)}
         view = [m.id if native.get(m.id) == m else m.to_json() for m in self._caught_up()]
-        return {"messages": _MESSAGES.dump_python(self._messages, mode="json"), "view": view}
+        return {"messages": MESSAGES.dump_python(self._messages, mode="json"), "view": view}
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
         """State of this or of any context of AutoGen's own."""
-        self._messages = _MESSAGES.validate_python(state["messages"])
+        self._messages = MESSAGES.validate_python(state["messages"])
         self._forget()
         native = {message.id: message for message in self._caught_up()}
         if "view" in state:

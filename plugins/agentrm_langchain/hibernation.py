@@ -12,13 +12,10 @@ control=control)`: it ends with GraphDrained after the current step, with its ch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from agentrm.context.convert_langchain import from_langchain
-from agentrm.context.messages import Message
-from agentrm.context.sessions import Session
+from agentrm.context.sessions import mirror
 from agentrm_langchain.checkpoint import SessionSaver
 
 __all__ = ["hibernate_thread", "restore_thread"]
@@ -33,7 +30,9 @@ def hibernate_thread(saver: SessionSaver, thread_id: str, *, status: str = "acti
     try:
         found = saver.get_tuple({"configurable": {"thread_id": thread_id}})
         said = found.checkpoint["channel_values"].get("messages", []) if found is not None else []
-        _mirror(session, from_langchain(said))
+        mirror(session, from_langchain(said))
+        for call in session.open_calls():
+            session.start_call(call.id, safe=True)
         session.set_status(status)
         return Path(session.hibernate())
     finally:
@@ -49,19 +48,3 @@ def restore_thread(saver: SessionSaver, source: str | Path, *, as_thread: str | 
     with saver.sessions.restore(source, tenant=saver.tenant, as_session=as_thread) as session:
         saver.mark(session.id)
         return session.id
-
-
-def _mirror(session: Session, messages: Sequence[Message]) -> None:
-    """Adds what the thread said since; a message that was changed under its id is added anew."""
-    held = {message.id: message for message in session.verbatim()}
-    for message in messages:
-        number = 1
-        fresh = message
-        while fresh.id in held and held[fresh.id] != fresh:
-            number += 1
-            fresh = replace(message, id=f"{message.id}~{number}")
-        if fresh.id not in held:
-            session.append(fresh)
-            held[fresh.id] = fresh
-    for call in session.open_calls():
-        session.start_call(call.id, safe=True)

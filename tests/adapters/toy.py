@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from agentrm.adapters import CallSpec, Usage, acall, acall_blocking, astream, call, stream
 from agentrm.adapters.conformance import Provider
+from agentrm.context.compact import Compactor
+from agentrm.context.messages import Message, make
+from agentrm.context.sessions import Session, SessionStore
 
 USAGE = CallSpec(
     model="toy",
@@ -102,8 +106,37 @@ class _Tool:
         return await acall_blocking(self.rm, self.spec, self.sync)
 
 
+@dataclass
+class _Talk:
+    """What was said is kept in a session of agentrm's own."""
+
+    model: _Texts
+    session: Session
+
+    async def say(self, text: str) -> str:
+        self.session.append(make("user", text))
+        answer = await self.model.acall()
+        self.session.append(make("assistant", answer))
+        return answer
+
+    def texts(self) -> list[str]:
+        return [message.text for message in self.session.messages()]
+
+    async def hibernate(self) -> Path:
+        return Path(self.session.hibernate())
+
+
 class ToyHarness:
     gate: Any = GatedToy
+
+    def conversation(self, rm: Any, provider: Provider, store: SessionStore) -> Any:
+        return _Talk(self.model(rm, provider), store.open("talk"))
+
+    def restored(self, rm: Any, provider: Provider, store: SessionStore, file: Path, name: str | None) -> Any:
+        return _Talk(self.model(rm, provider), store.restore(file, as_session=name))
+
+    def compacted(self, messages: Sequence[Message], max_tokens: int) -> Sequence[Message]:
+        return Compactor(embedder=None).compact(messages, max_tokens).messages
 
     def model(self, rm: Any, provider: Provider) -> Any:
         return _Texts(self.gate(rm, ToyModel(provider)))

@@ -16,14 +16,16 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from agentrm.adapters.conformance.conversations import Conversations
 from agentrm.adapters.conformance.failures import Failures, Streams
-from agentrm.adapters.conformance.harness import AsyncOnly, Gated, GatedTool, Harness
+from agentrm.adapters.conformance.harness import AsyncOnly, Conversation, Gated, GatedTool, Harness
 from agentrm.adapters.conformance.lanes import Lanes
 from agentrm.adapters.conformance.provider import Hang, Provider, Refusal, Refuse, Reply
 
 __all__ = [
     "AsyncOnly",
     "Conformance",
+    "Conversation",
     "Gated",
     "GatedTool",
     "Hang",
@@ -37,7 +39,7 @@ __all__ = [
 ]
 
 
-class Conformance(Lanes, Streams, Failures):
+class Conformance(Lanes, Streams, Failures, Conversations):
     """All of it; set `harness`."""
 
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import agentrm
 from agentrm.adapters.conformance.provider import PATIENCE_S, Provider
 
-__all__ = ["AsyncOnly", "Gated", "GatedTool", "Harness", "Threads", "manager", "needs_threads", "run_async", "until"]
+__all__ = [
+    "AsyncOnly",
+    "Conversation",
+    "Gated",
+    "GatedTool",
+    "Harness",
+    "Threads",
+    "manager",
+    "needs_threads",
+    "run_async",
+    "until",
+]
 
 T = TypeVar("T")
 
@@ -71,8 +83,32 @@ class GatedTool(Protocol):
     async def arun(self) -> str: ...
 
 
+class Conversation(Protocol):
+    """An agent of the framework that remembers what was said, gated by the adapter."""
+
+    async def say(self, text: str) -> str:
+        """One turn; the agent's answer."""
+        ...
+
+    def texts(self) -> list[str]:
+        """What was said, by the person and the agent, in order, as the agent remembers it."""
+        ...
+
+    async def hibernate(self) -> Path:
+        """The conversation in one file of its session store."""
+        ...
+
+
 class Harness(Protocol):
-    """How the suite gets things that are gated by the adapter under test."""
+    """How the suite gets things that are gated by the adapter under test.
+
+    An adapter with conversations and compaction of its own has more, else these tests are skipped:
+
+    - `conversation(rm, provider, store) -> Conversation`, a new one whose session is kept in the `SessionStore`;
+    - `restored(rm, provider, store, file, name) -> Conversation`, one that was hibernated, under a name of its own
+      unless None;
+    - `compacted(messages, max_tokens) -> Sequence[Message]`, what its compaction makes of neutral messages.
+    """
 
     def model(self, rm: agentrm.ResourceManager, provider: Provider) -> Gated:
         """A model whose requests end in the provider, gated by the adapter."""

@@ -16,6 +16,7 @@ from agentrm.context.sessions.errors import (
     SessionLost,
     SessionNotFound,
 )
+from agentrm.context.sessions.mirror import mirror
 from agentrm.context.sessions.resources import Resource
 from agentrm.context.sessions.session import Recovery, Session
 from agentrm.context.sessions.snapshot import Snapshot
@@ -53,6 +54,7 @@ __all__ = [
     "Woken",
     "arun_call",
     "blob_prefix",
+    "mirror",
     "run_call",
     "running",
     "sweep",

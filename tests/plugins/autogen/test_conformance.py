@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,11 @@ pytest.importorskip("autogen_agentchat")
 from autogen_core.models import CreateResult
 
 from agentrm.adapters.conformance import AsyncOnly, Conformance, Provider
-from agentrm_autogen import GatedClient
+from agentrm.context.compact import Compactor
+from agentrm.context.convert_autogen import from_autogen, to_autogen
+from agentrm.context.messages import Message
+from agentrm.context.sessions import SessionStore
+from agentrm_autogen import CompactingContext, GatedClient, hibernate, restore
 from tests.plugins.autogen.scenes import ASK, Client, agent_of, tool_of, workbench_of
 
 
@@ -48,7 +53,36 @@ class _Tool:
         return (await self.workbench.call_tool("work")).to_text()
 
 
+class _Talk:
+    """An agent that is put to sleep and brought back."""
+
+    def __init__(self, rm: Any, provider: Provider, store: SessionStore) -> None:
+        self.agent, self.store = rm.attach(agent_of(Client(provider))), store
+
+    async def say(self, text: str) -> str:
+        return (await self.agent.run(task=text)).messages[-1].content
+
+    def texts(self) -> list[str]:
+        return [message.content for message in self.agent.model_context._messages]
+
+    async def hibernate(self) -> Path:
+        return await hibernate(self.store, self.agent, "talk")
+
+
 class AutoGenHarness:
+    def conversation(self, rm: Any, provider: Provider, store: SessionStore) -> Any:
+        return _Talk(rm, provider, store)
+
+    def restored(self, rm: Any, provider: Provider, store: SessionStore, file: Path, name: str | None) -> Any:
+        talk = _Talk(rm, provider, store)
+        asyncio.run(restore(store, file, talk.agent, as_session=name))
+        return talk
+
+    def compacted(self, messages: list[Message], max_tokens: int) -> list[Message]:
+        initial = to_autogen(messages)
+        context = CompactingContext(max_tokens, initial_messages=initial, compactor=Compactor(embedder=None))
+        return from_autogen(asyncio.run(context.get_messages()))
+
     def model(self, rm: Any, provider: Provider) -> Any:
         return _Model(rm.attach(Client(provider)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from langchain.agents import create_agent
@@ -10,7 +11,10 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool
 
 from agentrm.adapters.conformance import Conformance, Provider
+from agentrm.context.sessions import SessionStore
 from agentrm_langchain import AgentRMMiddleware, gate_model, gate_tool
+from agentrm_langchain.checkpoint import SessionSaver
+from agentrm_langchain.hibernation import hibernate_thread, restore_thread
 from tests.plugins.langchain.stub_models import AsyncStubChat
 
 
@@ -59,7 +63,31 @@ class _Tool:
         return await self.tool.ainvoke({})
 
 
+class _Talk:
+    """A thread of an agent, put to sleep and brought back."""
+
+    def __init__(self, rm: Any, provider: Provider, store: SessionStore, thread: str = "talk") -> None:
+        self.saver, self.thread = SessionSaver(store), {"configurable": {"thread_id": thread}}
+        model = AsyncStubChat(provider=provider)
+        self.agent = create_agent(model, checkpointer=self.saver, middleware=[AgentRMMiddleware(rm)])
+
+    async def say(self, text: str) -> str:
+        return (await self.agent.ainvoke({"messages": [HumanMessage(text)]}, self.thread))["messages"][-1].text
+
+    def texts(self) -> list[str]:
+        return [message.text for message in self.agent.get_state(self.thread).values["messages"]]
+
+    async def hibernate(self) -> Path:
+        return hibernate_thread(self.saver, "talk")
+
+
 class LangChainHarness:
+    def conversation(self, rm: Any, provider: Provider, store: SessionStore) -> Any:
+        return _Talk(rm, provider, store)
+
+    def restored(self, rm: Any, provider: Provider, store: SessionStore, file: Path, name: str | None) -> Any:
+        return _Talk(rm, provider, store, restore_thread(SessionSaver(store), file, as_thread=name))
+
     def model(self, rm: Any, provider: Provider) -> Any:
         return _Model(rm.attach(AsyncStubChat(provider=provider)))
 
