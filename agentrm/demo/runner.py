@@ -16,7 +16,7 @@ from agentrm.demo.provider import ProviderProcess
 from agentrm.demo.scenario import ASSISTANT, Scenario
 from agentrm.errors import AgentRMError
 from agentrm.limits.provider_errors import read_error
-from agentrm.models import LocalModel
+from agentrm.models import LocalEngine
 from agentrm.simulation.provider import RequestRecord
 
 __all__ = ["Sighting", "Taken", "run_once", "warm_up"]
@@ -53,11 +53,11 @@ class Taken:
     left_open: int
 
 
-def warm_up(scenario: Scenario) -> LocalModel:
+def warm_up(scenario: Scenario) -> LocalEngine:
     """Loads every library that a run uses and the model, so that the first run does not pay for the second. The model
     stays loaded while it is referenced. Raises ModelError if the weights are not here, AgentRMError if an agent does
     not work."""
-    model = LocalModel.shared(scenario.local_model, threads=1)
+    model = LocalEngine.shared(scenario.local_model, threads=1)
     once = replace(
         scenario, questions=1, indexers=1, notes_each=1, sorters=1, letters_each=1, hang=0.0, stall=0.0,
         refuse_with_hint=0.0, refuse_without_hint=0.0, cut_s=60.0,

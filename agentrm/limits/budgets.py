@@ -22,9 +22,9 @@ from agentrm.limits.pace import Pace, timeout
 from agentrm.limits.prices import Use, cost, dearest, most
 from agentrm.limits.serial import Serial
 from agentrm.scheduling import refusals
-from agentrm.scheduling.lease import FAILED, NEW, REFUND, Lease
+from agentrm.scheduling.lease import ENDED, FAILED, NEW, REFUND, Lease
 from agentrm.scheduling.pool import FIRST_TOKENS, LONGEST_S
-from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter, Waiter
+from agentrm.scheduling.waiters import CallbackWaiter, LoopWaiter, ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
     from agentrm.context.usage import Prices
@@ -91,6 +91,30 @@ class Budgets:
                 raise
             self._waited(lease)
         return self._submit(lease, False)
+
+    def enter_then(self, lease: Lease, then: Callable[[BaseException | None], object]) -> bool:
+        """`enter` for a caller that does not sleep: as `Gate.submit_then`."""
+
+        def go_on(error: BaseException | None) -> None:
+            if error is None and lease.state != ENDED:
+                try:
+                    self._waited(lease)
+                    if not self._rm.gate.submit_then(lease, then):
+                        return
+                except BaseException as refused:  # noqa: BLE001 - whoever waits hears of it, not the timer
+                    error = refused
+            if error is not None or lease.state == ENDED:
+                self.leave(lease)
+            if lease.state != ENDED or error is not None:
+                then(error)
+
+        if self._admit(lease, lambda: CallbackWaiter(lambda: None, go_on)) is not None:
+            return False
+        try:
+            return self._rm.gate.submit_then(lease, then)
+        except BaseException:
+            self.leave(lease)
+            raise
 
     def submit(self, lease: Lease, only_try: bool) -> bool:
         """`enter` for a caller that does not wait for the pace: then it is False."""

@@ -1,33 +1,51 @@
 """Local execution of language models. Importing this loads no torch: that happens when a model is loaded."""
 
+from agentrm.models.engine.snapshot import Snapshot
 from agentrm.models.errors import (
     DeviceUnavailable,
+    EngineClosed,
     FetchFailed,
     GenerationCancelled,
     MissingDependency,
     ModelCorrupt,
     ModelError,
     ModelNotInstalled,
+    OutOfBlocks,
+    ProgramBusy,
     PromptTooLong,
+    SnapshotCorrupt,
+    SnapshotMismatch,
     UnknownModel,
     UnsupportedModel,
     UnsupportedSchema,
 )
 from agentrm.models.generation import Piece, Usage
-from agentrm.models.local import LocalModel
+from agentrm.models.generations import Answer, BeamSearch, Generation
+from agentrm.models.local import LocalEngine
+from agentrm.models.programs import Program
 from agentrm.models.tools import ToolSpec
 
 __all__ = [
+    "Answer",
+    "BeamSearch",
     "DeviceUnavailable",
+    "EngineClosed",
     "FetchFailed",
+    "Generation",
     "GenerationCancelled",
-    "LocalModel",
+    "LocalEngine",
     "MissingDependency",
     "ModelCorrupt",
     "ModelError",
     "ModelNotInstalled",
+    "OutOfBlocks",
     "Piece",
+    "Program",
+    "ProgramBusy",
     "PromptTooLong",
+    "Snapshot",
+    "SnapshotCorrupt",
+    "SnapshotMismatch",
     "ToolSpec",
     "UnknownModel",
     "UnsupportedModel",

@@ -67,7 +67,7 @@ CATALOG: tuple[CatalogEntry, ...] = (
 
 
 def names() -> list[str]:
-    """Every name that `LocalModel.load` knows without a path."""
+    """Every name that `LocalEngine.load` knows without a path."""
     return [*(entry.name for entry in CATALOG), TINY_RANDOM]
 
 

@@ -92,3 +92,43 @@ class GenerationCancelled(ModelError):
 
 class FetchFailed(ModelError):
     """The package of a model could not be installed."""
+
+
+class EngineClosed(ModelError):
+    """The engine was closed while a call ran or before it began."""
+
+    def __init__(self) -> None:
+        super().__init__("the engine is closed; load the model again to go on")
+
+
+class ProgramBusy(ModelError):
+    """A program was asked for a second turn while its first one runs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"program {name!r} is in the middle of a turn; one turn at a time: finish or close the first")
+
+
+class SnapshotMismatch(ModelError):
+    """A snapshot was made with other weights, or weights of another type, than it is to be resumed with."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the snapshot was made with other weights or another dtype than {name}; load those first")
+
+
+class SnapshotCorrupt(ModelError):
+    """A file is no snapshot, or not a whole one."""
+
+    def __init__(self, path: Path | str, why: str) -> None:
+        self.path = path
+        super().__init__(f"{path} is no whole snapshot ({why}); nothing was resumed from it")
+
+
+class OutOfBlocks(ModelError):
+    """One call needs more KV memory than the engine has in all."""
+
+    def __init__(self, needed: int, blocks: int) -> None:
+        super().__init__(
+            f"the call needs {needed} KV blocks and the engine has {blocks}; give it more `memory`, or ask for fewer "
+            "tokens or a narrower beam"
+        )

@@ -4,12 +4,10 @@ end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrm.models.errors import GenerationCancelled
-from agentrm.models.sequence import Sampler, TokenSequence
 from agentrm.models.tokenizer import Tokenizer
 
 FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
@@ -18,12 +16,13 @@ FinishReason = Literal["stop", "length", "cancelled", "tool_calls"]
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens of one call: of the prompt, and of everything that was written, end mark and fixed text
-    included.
+    included. Of the prompt's, `cached_tokens` were known from earlier calls and not computed again.
     """
 
     input_tokens: int
     output_tokens: int
     finish_reason: FinishReason
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,35 +71,41 @@ class StopStrings:
         return next((n for n in range(longest, 0, -1) if self._held.endswith(stop[:n])), 0)
 
 
-def write_text(
-    sequence: TokenSequence,
-    tokenizer: Tokenizer,
-    sampler: Sampler,
-    limit: int,
-    stops: Sequence[str],
-) -> Iterator[Piece]:
-    """Generates up to `limit` tokens after the sequence.
-
-    A cancel ends the text at a token boundary, with the usage so far and the reason "cancelled".
+class TextStream:
+    """Text of at most `limit` tokens as they come. `reason` is None until it has ended; its state follows from the
+    tokens alone, so that a resumed stream goes on where it was.
     """
-    prompt, written = len(sequence), 0
-    reason: FinishReason = "length"
-    decoder, filtered = tokenizer.detokenizer(), StopStrings(stops)
-    while written < limit:
-        try:
-            token = sampler.pick(sequence.logits())
-        except GenerationCancelled:
-            reason = "cancelled"
-            break
-        written += 1
-        if token in tokenizer.end_ids:
-            reason = "stop"
-            break
-        sequence.append([token])
-        if text := filtered.feed(decoder.decode(tokenizer.token_bytes[token] or b"")):
-            yield Piece(text)
-        if filtered.found:
-            reason = "stop"
-            break
-    tail = "" if filtered.found else filtered.feed(decoder.decode(b"", True)) + filtered.rest()
-    yield Piece(tail, usage=Usage(prompt, written, reason))
+
+    __slots__ = ("_decoder", "_filtered", "_tokenizer", "limit", "reason", "stops", "written")
+
+    def __init__(self, tokenizer: Tokenizer, limit: int, stops: Sequence[str]) -> None:
+        self._tokenizer, self.limit, self.stops = tokenizer, limit, tuple(stops)
+        self._decoder, self._filtered = tokenizer.detokenizer(), StopStrings(stops)
+        self.written = 0
+        """Tokens, the end mark included."""
+        self.reason: FinishReason | None = None
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end an answer and are no part of it."""
+        return self._tokenizer.end_ids
+
+    def take(self, token: int) -> str:
+        """What may be shown now that this token has come."""
+        self.written += 1
+        text = ""
+        if token in self.ends:
+            self.reason = "stop"
+        else:
+            text = self._filtered.feed(self._decoder.decode(self._tokenizer.token_bytes[token] or b""))
+            if self._filtered.found:
+                self.reason = "stop"
+            elif self.written >= self.limit:
+                self.reason = "length"
+        return text
+
+    def tail(self) -> str:
+        """What was held back, at the end."""
+        if self._filtered.found:
+            return ""
+        return self._filtered.feed(self._decoder.decode(b"", True)) + self._filtered.rest()

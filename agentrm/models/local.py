@@ -1,5 +1,5 @@
-"""A language model in this process: load it by name or path, then stream text, choices and tool calls
-from it.
+"""A language model in this process: load it by name or path, then stream text, choices and tool calls from it, for many
+programs at once.
 """
 
 from __future__ import annotations
@@ -7,82 +7,147 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from agentrm.errors import ConfigError
 from agentrm.models import tools as calls
 from agentrm.models.constrained import ConstrainedWriter
-from agentrm.models.errors import PromptTooLong
-from agentrm.models.generation import Piece, Usage, write_text
+from agentrm.models.engine.build import Memory, build_loop, fingerprint, lanes_for
+from agentrm.models.engine.loop import Call, Loop, LoopStatistics
+from agentrm.models.engine.seats import Turns, caller
+from agentrm.models.engine.snapshot import Snapshot
+from agentrm.models.engine.store import Chain
+from agentrm.models.engine.swap import SwapKind
+from agentrm.models.engine.works import BeamWork, TextWork
+from agentrm.models.errors import OutOfBlocks, PromptTooLong, SnapshotMismatch
+from agentrm.models.generation import Piece, TextStream, Usage
+from agentrm.models.generations import BeamSearch, Generation, revive
 from agentrm.models.loading import LoadedModel, load_model, resolve_device, resolve_dtype
-from agentrm.models.sequence import Sampler, TokenSequence, cache_argument
+from agentrm.models.programs import Program
+from agentrm.models.sequence import Sampler, TokenSequence
 from agentrm.models.tokenizer import Tokenizer
 from agentrm.models.tools import ToolSpec
+from agentrm.scheduling import ResourceManager
 
 if TYPE_CHECKING:
     Prompt = str | Sequence[Mapping[str, str]]
 
 
 _KEPT_SCORES = 64
+SLICE_TOKENS = 32
 
 
 def _never() -> bool:
     return False
 
 
-class LocalModel:
-    """A causal language model that runs on torch in this process, on a CPU or a GPU.
+class LocalEngine:
+    """A causal language model that runs on torch in this process, on a CPU or on GPUs, for many programs at once.
 
-    Any number of threads may use one model at once: the weights are only read, and each call has its own KV
-    cache and its own random generator. `cancelled` (for example `event.is_set`) is asked before each token
-    and between chunks of a long prompt. A call that is dropped (its iterator closed or collected) leaves
-    nothing running.
+    One thread per device computes one token after the other for all calls that have a lane, together in one forward.
+    Who has a lane the kernel decides, by class and fair share; a call that a more urgent one waits for gives its lane
+    up at a token boundary, and so does one that has written `slice_tokens` while others wait. What was computed is kept
+    in blocks of KV memory that never grow beyond their limit: shared between prompts that begin alike, kept between the
+    turns of a program, swapped out for calls that need the room, given up last.
 
-    A prompt is a string, taken as it is, or messages with `role` and `content`, for which the model's own
-    chat template is used. Everything is deterministic at temperature 0, and at any temperature for a given
-    `seed`.
+    Any number of threads may use one engine. `cancelled` (for example `event.is_set`) is asked before each token. A
+    call that is dropped (its iterator closed or collected) leaves nothing running.
+
+    A prompt is a string, taken as it is, or messages with `role` and `content`, for which the model's own chat template
+    is used. Everything is deterministic at temperature 0, and at any temperature for a given `seed`.
     """
 
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._loaded = loaded
-        self._argument = cache_argument(loaded.weights)
+    def __init__(
+        self,
+        loaded: Sequence[LoadedModel],
+        *,
+        memory: int | None = None,
+        swap: SwapKind | None = None,
+        swap_bytes: int | None = None,
+        lanes: int | None = None,
+        slice_tokens: int | None = SLICE_TOKENS,
+        manager: ResourceManager | None = None,
+        pool: str = "local",
+    ) -> None:
+        for key, value in (("memory", memory), ("lanes", lanes), ("slice_tokens", slice_tokens)):
+            if value is not None and value < 1:
+                raise ConfigError(key, value, "at least 1")
+        if swap_bytes is not None and swap_bytes < 0:
+            raise ConfigError("swap_bytes", swap_bytes, "at least 0")
+        if swap not in (None, "disk", "memory", "none"):
+            raise ConfigError("swap", swap, "disk, memory or none")
+        self._loaded = loaded[0]
+        if manager is None:
+            wanted = lanes or lanes_for(self._loaded.device) * len(loaded)
+            manager = ResourceManager(name=f"engine of {self._loaded.name}", pools={pool: {"lanes": wanted}})
+        elif pool not in manager.pools:
+            raise ConfigError("pool", pool, "one of the manager's: " + ", ".join(manager.pools))
+        elif lanes is not None:
+            raise ConfigError("lanes", lanes, f"nothing beside a manager: pools.{pool}.lanes says it")
+        self.manager, self.pool = manager, pool
+        self.lanes: int = manager.config.pools[pool].lanes
+        """Calls that are computed at once."""
+        parts = Memory(memory, swap, swap_bytes)
+        turns = Turns(manager, pool, slice_tokens)
+        self._loops = [build_loop(one, parts, self.lanes, turns) for one in loaded]
+        self._model = fingerprint(self._loaded)
         self._content_free: dict[tuple[str, bool], list[float]] = {}
 
     @classmethod
     def load(
-        cls, name_or_path: str, *, device: str = "auto", dtype: str | None = None, threads: int | None = None
-    ) -> LocalModel:
+        cls,
+        name_or_path: str,
+        *,
+        device: str | Sequence[str] = "auto",
+        dtype: str | None = None,
+        threads: int | None = None,
+        **engine: Any,
+    ) -> LocalEngine:
         """Loads a model; nothing is downloaded.
 
-        `name_or_path`: a name of the catalogue (`agentrm models list`), a .gguf file of a llama, or a
-        directory with config.json, tokenizer.json and safetensors. `device`: auto, cpu, cuda, cuda:1.
-        `dtype`: float32, bfloat16 or float16; by default float32 on a CPU, bfloat16 on a GPU. `threads` sets
-        torch's threads, which the whole process shares. Raises ModelError and its subclasses, ConfigError.
+        `name_or_path`: a name of the catalogue (`agentrm models list`), a .gguf file of a llama, or a directory with
+        config.json, tokenizer.json and safetensors. `device`: auto, cpu, cuda, cuda:1, or a list of them, each of which
+        gets the whole model; a program stays on its device. `dtype`: float32, bfloat16 or float16; by default float32
+        on a CPU, bfloat16 on a GPU. `threads` sets torch's threads, which the whole process shares.
+
+        `memory`: bytes of KV per device (default: what the lanes can use, at most a quarter of the machine's memory or
+        80 % of a GPU's free memory). `swap`: where KV goes when that is full: disk (default on a CPU), memory (of the
+        host; default on a GPU) or none; at most `swap_bytes` of it (default: four times the memory). `lanes`: calls
+        that are computed at once (default: 8 on a CPU, 64 on a GPU). `slice_tokens`: what a call writes before another
+        one of its class may have its lane; None: it writes on. `manager`, `pool`: whose kernel decides (default: a
+        manager of its own); the pool is for the engine alone.
+
+        Raises ModelError and its subclasses, ConfigError.
         """
         if threads is not None and threads < 1:
             raise ConfigError("threads", threads, "at least 1")
-        place = resolve_device(device)
-        kind = resolve_dtype(dtype, place)
+        devices = [device] if isinstance(device, str) else list(device)
+        if not devices:
+            raise ConfigError("device", device, "at least one")
+        places = [resolve_device(one) for one in devices]
+        kinds = [resolve_dtype(dtype, place) for place in places]
         if threads is not None:
             import torch
 
             torch.set_num_threads(threads)
-        return cls(load_model(name_or_path, place, kind))
+        return cls([load_model(name_or_path, *where) for where in zip(places, kinds, strict=True)], **engine)
 
     @classmethod
     def shared(
         cls, name_or_path: str, *, device: str = "auto", dtype: str | None = None, threads: int | None = None
-    ) -> LocalModel:
-        """As `load`, but a model that is loaded already, in use and asked for in the same way is returned
-        again.
-        """
+    ) -> LocalEngine:
+        """As `load`, but an engine that is loaded already, in use and asked for in the same way is returned again."""
         key = (name_or_path, device, dtype)
         with _sharing:
-            model = _shared.get(key)
-            if model is None:
-                model = _shared[key] = cls.load(name_or_path, device=device, dtype=dtype, threads=threads)
-            return model
+            engine = _shared.get(key)
+            if engine is None:
+                engine = _shared[key] = cls.load(name_or_path, device=device, dtype=dtype, threads=threads)
+            return engine
+
+    # --- what it is ---
 
     @property
     def name(self) -> str:
@@ -94,23 +159,45 @@ class LocalModel:
 
     @property
     def context(self) -> int:
-        """How many tokens the model can see, prompt and answer together."""
-        return self._loaded.context
+        """How many tokens a call can have, prompt and answer together: what the model sees and the memory holds."""
+        held = min(loop.store.blocks.capacity for loop in self._loops) * self._loops[0].store.block
+        return min(self._loaded.context, held)
 
     @property
     def device(self) -> str:
-        return str(self._loaded.device)
+        return ", ".join(str(loop.store.arena.device) for loop in self._loops)
 
     @property
     def dtype(self) -> str:
         return str(self._loaded.dtype).removeprefix("torch.")
 
     def __repr__(self) -> str:
-        return f"LocalModel({self.name!r}, device={self.device!r}, dtype={self.dtype!r}, context={self.context})"
+        return f"LocalEngine({self.name!r}, device={self.device!r}, dtype={self.dtype!r}, context={self.context})"
+
+    def statistics(self) -> tuple[LoopStatistics, ...]:
+        """Of each device, in order."""
+        return tuple(loop.statistics() for loop in self._loops)
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Exactly how many input tokens this prompt costs."""
         return len(self._encode(prompt))
+
+    def program(self, name: str = "program") -> Program:
+        """A program, to be given to its calls; the name is for messages only."""
+        return Program(name, self._free_loop())
+
+    def close(self) -> None:
+        """Ends all calls with EngineClosed; later ones are refused."""
+        for loop in self._loops:
+            loop.close()
+
+    def __enter__(self) -> LocalEngine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    # --- generating ---
 
     def generate(
         self,
@@ -120,16 +207,69 @@ class LocalModel:
         temperature: float = 0.0,
         seed: int | None = None,
         stop: Sequence[str] = (),
+        program: Program | None = None,
         cancelled: Callable[[], bool] = _never,
-    ) -> Iterator[Piece]:
+    ) -> Generation:
         """Streams an answer. The last piece carries the usage and why it ended: stop, length or cancelled.
 
-        A stop string ends the answer and is no part of it. The end of the model's context ends it too
-        (length). Raises PromptTooLong and ConfigError before the first piece.
+        A stop string ends the answer and is no part of it. The end of the model's context ends it too (length). With a
+        `program` the answer is its next turn: only what its prompt adds to the conversation is computed. Raises
+        PromptTooLong and ConfigError at once; ProgramBusy, EngineClosed and AdmissionError come with the first piece.
         """
         sampler = _sampler(max_new_tokens, temperature, seed, stop)
-        sequence, room = self._start(prompt, cancelled)
-        return write_text(sequence, self.tokenizer, sampler, min(max_new_tokens, room), stop)
+        tokens, room = self._fitting(prompt)
+        limit = min(max_new_tokens, room)
+        loop, chain = self._place(program)
+        call = Call(caller(), chain, limit, cancelled, program)
+
+        def start(put: Callable[[Any], object]) -> None:
+            if program is not None:
+                program.begin_turn()
+            stream = TextStream(self.tokenizer, limit, stop)
+            loop.begin(call, tokens, lambda: TextWork(chain, stream, sampler, put), put)
+
+        return Generation(loop, call, start, self._model)
+
+    def beam_search(
+        self,
+        prompt: Prompt,
+        *,
+        width: int = 4,
+        max_new_tokens: int = 256,
+        length_penalty: float = 1.0,
+        cancelled: Callable[[], bool] = _never,
+    ) -> BeamSearch:
+        """Searches the likeliest answers, keeping the best `width` at each token. An answer's score is the sum of its
+        tokens' log-probabilities over its length to the power of `length_penalty`. Raises PromptTooLong, ConfigError
+        and OutOfBlocks at once."""
+        if width < 1:
+            raise ConfigError("width", width, "at least 1")
+        _sampler(max_new_tokens, 0.0, None, ())
+        tokens, room = self._fitting(prompt)
+        limit = min(max_new_tokens, room)
+        loop, chain = self._free_loop(), Chain()
+        block = loop.store.block
+        needed = len(tokens) // block + width * (-(-limit // block) + 1)
+        if needed > loop.store.blocks.capacity:
+            raise OutOfBlocks(needed, loop.store.blocks.capacity)
+        call = Call(caller(), chain, limit, cancelled)
+
+        def start(put: Callable[[Any], object]) -> None:
+            loop.begin(
+                call, tokens, lambda: BeamWork(chain, width, limit, length_penalty, self.tokenizer.end_ids, put), put
+            )  # fmt: skip
+
+        return BeamSearch(loop, call, start, self._model, self.tokenizer)
+
+    def resume(self, snapshot: Snapshot, *, cancelled: Callable[[], bool] = _never) -> Generation | BeamSearch:
+        """Goes on with a frozen generation; what it had shown is not shown again. Raises SnapshotMismatch,
+        PromptTooLong."""
+        if snapshot.model != self._model:
+            raise SnapshotMismatch(self.name)
+        longest = max(map(len, snapshot.tokens))
+        if longest >= self.context:
+            raise PromptTooLong(longest, self.context)
+        return revive(self._free_loop(), self.tokenizer, snapshot, cancelled)
 
     def choose(
         self,
@@ -138,17 +278,19 @@ class LocalModel:
         *,
         temperature: float = 0.0,
         seed: int | None = None,
+        program: Program | None = None,
         cancelled: Callable[[], bool] = _never,
     ) -> str:
         """The one of the options with which the model would rather begin its answer.
 
-        Raises ConfigError for no or equal options, PromptTooLong, GenerationCancelled.
+        Raises ConfigError for no or equal options, PromptTooLong, GenerationCancelled, ProgramBusy.
         """
         if not options or "" in options or len(set(options)) < len(options):
             raise ConfigError("options", list(options), "at least one text, none of them empty, no two equal")
         sampler = _sampler(1, temperature, seed, ())
-        sequence, room = self._start(prompt, cancelled)
-        return ConstrainedWriter(sequence, self.tokenizer, sampler, room).choose(options)
+        tokens, room = self._fitting(prompt)
+        with self._sequence(tokens, room, program, cancelled) as sequence:
+            return ConstrainedWriter(sequence, self.tokenizer, sampler, room).choose(options)
 
     def respond(
         self,
@@ -160,6 +302,7 @@ class LocalModel:
         temperature: float = 0.0,
         seed: int | None = None,
         stop: Sequence[str] = (),
+        program: Program | None = None,
         cancelled: Callable[[], bool] = _never,
     ) -> Iterator[Piece]:
         """Streams an answer or one tool call, whose arguments are always valid for the tool's schema.
@@ -174,40 +317,40 @@ class LocalModel:
             raise ConfigError("tool_choice", tool_choice, ", ".join(("auto", "any", "none", *by_name)))
         if tool_choice == "any" and not tools:
             raise ConfigError("tool_choice", tool_choice, "auto or none where there are no tools")
-        sampler = _sampler(max_new_tokens, temperature, seed, stop)
-        sequence, room = self._start(calls.with_instructions(messages, tools), cancelled)
-        limit = min(max_new_tokens, room)
+        prompt = calls.with_instructions(messages, tools)
         if not tools or tool_choice == "none":
-            return write_text(sequence, self.tokenizer, sampler, limit, stop)
+            return self.generate(
+                prompt, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, stop=stop, program=program,
+                cancelled=cancelled,
+            )  # fmt: skip
+        sampler = _sampler(max_new_tokens, temperature, seed, stop)
+        tokens, room = self._fitting(prompt)
+        limit = min(max_new_tokens, room)
         offered = [by_name[tool_choice]] if tool_choice in by_name else list(tools)
         fixed = max(len(self.tokenizer.encode(calls.smallest_call(tool))) for tool in offered)
         if fixed > room:
-            raise PromptTooLong(len(sequence) + fixed, self.context)
-        writer = ConstrainedWriter(sequence, self.tokenizer, sampler, limit - fixed)
-        if len(offered) == 1 and tool_choice != "auto":
-            return _write_call(writer, offered[0])
-        return self._decide_and_write(
-            writer, messages, offered, may_answer=tool_choice == "auto", limit=limit, stop=stop
-        )
+            raise PromptTooLong(len(tokens) + fixed, self.context)
+        decided = offered[0] if len(offered) == 1 and tool_choice != "auto" else None
+        opened = self._sequence(tokens, room, program, cancelled)
 
-    def _decide_and_write(
-        self,
-        writer: ConstrainedWriter,
-        messages: Sequence[Mapping[str, str]],
-        tools: list[ToolSpec],
-        *,
-        may_answer: bool,
-        limit: int,
-        stop: Sequence[str],
-    ) -> Iterator[Piece]:
-        sequence = writer.sequence
-        scores = calls.step_scores(sequence, self.tokenizer, tools, may_answer=may_answer)
-        free = self._content_free_scores(messages, tools, may_answer, sequence.cancelled)
-        tool = calls.next_step(tools, scores, free, writer.sampler)
-        if tool is None:
-            yield from write_text(sequence, self.tokenizer, writer.sampler, limit, stop)
-        else:
-            yield from _write_call(writer, tool)
+        def pieces() -> Generator[Piece, None, None]:
+            may_answer = tool_choice == "auto"
+            # Before the call has a lane: with one lane it would wait for itself.
+            free = [] if decided else self._content_free_scores(messages, offered, may_answer, cancelled)
+            with opened as sequence:
+                writer = ConstrainedWriter(sequence, self.tokenizer, sampler, limit - fixed)
+                tool = decided
+                if tool is None:
+                    scores = calls.step_scores(sequence, self.tokenizer, offered, may_answer=may_answer)
+                    tool = calls.next_step(offered, scores, free, sampler)
+                if tool is None:
+                    yield from sequence.text(TextStream(self.tokenizer, limit, stop), sampler)
+                else:
+                    yield from _write_call(writer, tool)
+
+        return pieces()
+
+    # --- inside ---
 
     def _content_free_scores(
         self,
@@ -216,15 +359,14 @@ class LocalModel:
         may_answer: bool,
         cancelled: Callable[[], bool],
     ) -> list[float]:
-        """Computed once per system message and set of tools. Two threads may both compute it: it is the
-        same.
-        """
+        """Computed once per system message and set of tools. Two threads may both compute it: it is the same."""
         prompt = calls.content_free(messages, tools)
         key = (self.tokenizer.render(prompt), may_answer)
         scores = self._content_free.get(key)
         if scores is None:
-            sequence, _ = self._start(prompt, cancelled)
-            scores = calls.step_scores(sequence, self.tokenizer, tools, may_answer=may_answer)
+            tokens, room = self._fitting(prompt)
+            with self._sequence(tokens, room, None, cancelled) as sequence:
+                scores = calls.step_scores(sequence, self.tokenizer, tools, may_answer=may_answer)
             if len(self._content_free) >= _KEPT_SCORES:
                 self._content_free.clear()
             self._content_free[key] = scores
@@ -235,19 +377,43 @@ class LocalModel:
             return self.tokenizer.encode(prompt)
         return self.tokenizer.encode_chat(prompt)
 
-    def _start(self, prompt: Prompt, cancelled: Callable[[], bool]) -> tuple[TokenSequence, int]:
+    def _fitting(self, prompt: Prompt) -> tuple[list[int], int]:
+        """The prompt's tokens and how many may follow."""
         tokens = self._encode(prompt)
         if not tokens:
             raise ConfigError("prompt", prompt, "at least one token")
         room = self.context - len(tokens)
         if room < 1:
             raise PromptTooLong(len(tokens), self.context)
-        loaded = self._loaded
-        return TokenSequence(loaded.weights, self._argument, loaded.device, tokens, cancelled), room
+        return tokens, room
+
+    def _free_loop(self) -> Loop:
+        return min(self._loops, key=lambda loop: len(loop.calls))
+
+    def _place(self, program: Program | None) -> tuple[Loop, Chain]:
+        return (self._free_loop(), Chain()) if program is None else program.place
+
+    def _sequence(
+        self, tokens: list[int], room: int, program: Program | None, cancelled: Callable[[], bool]
+    ) -> AbstractContextManager[TokenSequence]:
+        loop, chain = self._place(program)
+        call = Call(caller(), chain, room, cancelled, program)
+
+        @contextmanager
+        def opened() -> Iterator[TokenSequence]:
+            if program is not None:
+                program.begin_turn()
+            loop.begin(call, tokens, None, lambda error: None)
+            try:
+                yield TokenSequence(loop, call, tokens)
+            finally:
+                loop.end(call)
+
+        return opened()
 
 
 _sharing = threading.Lock()
-_shared: weakref.WeakValueDictionary[tuple[str, str, str | None], LocalModel] = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[tuple[str, str, str | None], LocalEngine] = weakref.WeakValueDictionary()
 
 
 def _write_call(writer: ConstrainedWriter, tool: ToolSpec) -> Iterator[Piece]:
@@ -255,7 +421,8 @@ def _write_call(writer: ConstrainedWriter, tool: ToolSpec) -> Iterator[Piece]:
     yield Piece("", tool=tool.name)
     for text in calls.write_call(writer, tool):
         yield Piece(text, tool=tool.name)
-    yield Piece("", usage=Usage(prompt, len(writer.sequence) - prompt, "tool_calls"))
+    written, known = len(writer.sequence) - prompt, writer.sequence.call.chain.known
+    yield Piece("", usage=Usage(prompt, written, "tool_calls", known))
 
 
 def _sampler(max_new_tokens: int, temperature: float, seed: int | None, stop: Sequence[str]) -> Sampler:

@@ -1,110 +1,88 @@
-"""One call's tokens: its KV cache, the logits of what comes next, and how a token is drawn from them.
-
-Everything that changes while a model generates is in these objects, one pair per call, so that any number of
-threads can generate on the same weights at once.
-"""
+"""How a token is drawn from logits, and one call's tokens as whoever writes them sees them."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+import queue
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
+from agentrm.models.engine.works import TextWork
 from agentrm.models.errors import GenerationCancelled
+from agentrm.models.generation import Piece, TextStream
 
 if TYPE_CHECKING:
     import torch
 
-PREFILL_CHUNK = 256  # tokens per forward of a prompt: a cancel goes unseen for that long (0.5 s on a CPU)
-
-
-def cache_argument(model: torch.nn.Module) -> str:
-    """The name of forward's cache argument: transformers from 5.20 on calls it `cache`.
-
-    Older ones take that name without complaint and ignore it, so the signature decides, not a try.
-    """
-    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    from agentrm.models.engine.loop import Call, Loop
 
 
 class TokenSequence:
-    """The tokens of one call and their KV cache. Used by one thread at a time.
+    """The tokens of one call, for code that looks at logits itself: a choice, a constrained value. Used by one thread
+    at a time; the loop computes meanwhile for others.
 
-    Tokens that are appended are fed to the model when logits are next asked for, together. `cancelled` is
-    asked before each forward; once it says yes, `logits` raises GenerationCancelled.
+    Tokens that are appended are fed to the model when logits are next asked for, together. A call that was cancelled
+    raises GenerationCancelled then.
     """
 
-    __slots__ = ("_argument", "_cache", "_device", "_fed", "_model", "_tokens", "cancelled")
+    __slots__ = ("_loop", "_tokens", "call")
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        argument: str,
-        device: torch.device,
-        tokens: Sequence[int],
-        cancelled: Callable[[], bool],
-    ) -> None:
-        from transformers import DynamicCache
-
-        self._model, self._argument, self._device = model, argument, device
-        self._cache: Any = DynamicCache(config=cast("Any", model.config))
-        self._tokens, self._fed, self.cancelled = list(tokens), 0, cancelled
+    def __init__(self, loop: Loop, call: Call, tokens: Sequence[int]) -> None:
+        self._loop, self.call, self._tokens = loop, call, list(tokens)
 
     def __len__(self) -> int:
         return len(self._tokens)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self._tokens
 
     def append(self, tokens: Sequence[int]) -> None:
         self._tokens += tokens
 
     def rewind(self, length: int) -> None:
         """Forgets every token after the first `length`."""
-        if self._fed > length:
-            self._cache.crop(length - self._fed)  # negative: the one form that all versions read alike
-            self._fed = length
         del self._tokens[length:]
 
     def logits(self) -> torch.Tensor:
         """Float32 logits, on the CPU, of the token that follows. Raises GenerationCancelled."""
-        if self._fed == len(self._tokens):  # after a rewind: the last token has to be fed again
-            self._cache.crop(-1)
-            self._fed -= 1
-        while True:
-            chunk = self._tokens[self._fed : self._fed + PREFILL_CHUNK]
-            logits = self._forward(chunk, keep=1)
-            if self._fed == len(self._tokens):
-                return logits[0]
+        return self._after(self._tokens, 1)[0]
 
     def log_probabilities(self, continuations: Sequence[Sequence[int]]) -> list[float]:
         """The natural logarithm of how likely each continuation is; the sequence stays as it was.
 
         Raises GenerationCancelled.
         """
-        first, start = self.logits().log_softmax(-1), len(self)
+        first = self.logits().log_softmax(-1)
         out = []
         for tokens in continuations:
             total = float(first[tokens[0]])
             if len(tokens) > 1:
-                self.append(tokens[:-1])
-                rows = self._forward(tokens[:-1], keep=len(tokens) - 1).log_softmax(-1)
+                rows = self._after([*self._tokens, *tokens[:-1]], len(tokens) - 1).log_softmax(-1)
                 total += sum(float(row[token]) for row, token in zip(rows, tokens[1:], strict=True))
-                self.rewind(start)
             out.append(total)
         return out
 
-    def _forward(self, chunk: Sequence[int], keep: int) -> torch.Tensor:
-        import torch
+    def text(self, stream: TextStream, sampler: Sampler) -> Iterator[Piece]:
+        """Lets the model write on freely. The call ends with it."""
+        came: queue.SimpleQueue[Piece | BaseException] = queue.SimpleQueue()
+        self._loop.go_on(self.call, list(self._tokens), lambda: TextWork(self.call.chain, stream, sampler, came.put))
+        while True:
+            piece = came.get()
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
+            if piece.usage is not None:
+                return
 
-        if self.cancelled():
+    def _after(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
+        answer: queue.SimpleQueue[torch.Tensor | BaseException | None] = queue.SimpleQueue()
+        self._loop.step(self.call, list(tokens), keep, answer.put)
+        logits = answer.get()
+        if logits is None:
             raise GenerationCancelled("the generation was cancelled by its caller; nothing is left running")
-        with torch.inference_mode():
-            out = self._model(
-                torch.tensor([chunk], device=self._device),
-                use_cache=True,
-                logits_to_keep=keep,
-                **{self._argument: self._cache},
-            )
-        self._fed += len(chunk)
-        rows: torch.Tensor = out.logits[0].float().cpu()
-        return rows
+        if isinstance(logits, BaseException):
+            raise logits
+        return logits
 
 
 class Sampler:
@@ -116,17 +94,30 @@ class Sampler:
     same on every device.
     """
 
-    __slots__ = ("_generator", "_temperature")
+    __slots__ = ("_generator", "temperature")
 
     def __init__(self, temperature: float, seed: int | None) -> None:
         import torch
 
-        self._temperature = temperature
+        self.temperature = temperature
         self._generator = torch.Generator()
         if seed is None:
             self._generator.seed()
         else:
             self._generator.manual_seed(seed)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def state(self) -> torch.Tensor:
+        """Where the generator is: bytes, which another sampler can go on from."""
+        return self._generator.get_state()
+
+    @state.setter
+    def state(self, state: torch.Tensor) -> None:
+        self._generator.set_state(state)
 
     def pick(self, logits: torch.Tensor) -> int:
         return int(self._scores(logits).argmax())
@@ -144,7 +135,7 @@ class Sampler:
     def _scores(self, logits: torch.Tensor) -> torch.Tensor:
         import torch
 
-        if self._temperature == 0:
+        if self.greedy:
             return logits
         noise = torch.empty_like(logits).exponential_(generator=self._generator).log_()
-        return logits / self._temperature - noise
+        return logits / self.temperature - noise

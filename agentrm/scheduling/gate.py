@@ -25,7 +25,7 @@ from agentrm.scheduling.ordering import ordering
 from agentrm.scheduling.pool import LONGEST_S
 from agentrm.scheduling.pressure import PressureGauge
 from agentrm.scheduling.reaper import Sweeper
-from agentrm.scheduling.waiters import Batch, Waiter
+from agentrm.scheduling.waiters import Batch, CallbackWaiter, Waiter
 
 if TYPE_CHECKING:
     from agentrm.limits.budgets import Budgets
@@ -187,6 +187,15 @@ class Gate:
         if lease._parent is not None and lease.route.kind == "tool" and self.rm.config.tools:
             refuse_circle(self.rm, lease)
         return True
+
+    def submit_then(self, lease: Lease, then: Callable[[BaseException | None], object]) -> bool:
+        """`submit` for a caller that does not sleep. False: `then` is called when the lane is there, or with the reason
+        why it will not be."""
+        try:
+            return self.submit(lease) or not self.register(lease, CallbackWaiter(lambda: self.granted(lease), then))
+        except BaseException:
+            self.give_up(lease)
+            raise
 
     def granted(self, lease: Lease) -> None:
         """Runs in the caller's own thread or task, once, after its lane was granted."""

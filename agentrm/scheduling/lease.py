@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrm.core._agentrm_core import lib
 from agentrm.errors import AgentRMError, ConfigError, ForkedError, LeaseError
-from agentrm.scheduling.waiters import CallbackWaiter, LoopWaiter, ThreadWaiter
+from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter
 
 if TYPE_CHECKING:
     from agentrm.clock import Timer
@@ -182,18 +182,15 @@ class Lease:
                 raise
         return self
 
-    def acquire_then(self, then: Callable[[BaseException | None], object]) -> None:
-        """Asks for the lane and returns at once: for the manager's own work, which no budget is asked about.
-        `then(error)` is called once, with None when the lane is granted, from whichever thread; it must be short."""
-        self._charges = ()
+    def acquire_then(self, then: Callable[[BaseException | None], object], *, free: bool = False) -> None:
+        """Asks for the lane and returns at once: for whoever runs many calls in one thread. `then(error)` is called once,
+        with None when the lane is granted, perhaps before this returns and from whichever thread; it must be short.
+        `release` leaves the queue. `free`: it is the manager's own work, no budget is asked about it."""
         gate = self._rm.gate
-        try:
-            if not gate.submit(self) and gate.register(self, CallbackWaiter(lambda: gate.granted(self), then)):
-                return
-        except BaseException:
-            gate.give_up(self)
-            raise
-        then(None)
+        if free:
+            self._charges = ()
+        if gate.submit_then(self, then) if free or gate.budgets is None else gate.budgets.enter_then(self, then):
+            then(None)
 
     def _is_held(self) -> bool:
         """Whether it was acquired before the block (`try_lease`, `acquire`)."""

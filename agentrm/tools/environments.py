@@ -225,7 +225,7 @@ class Environments:
         if before is not None:  # made ahead until now: somebody waits for it, so it goes before those
             before.release()
         try:
-            lease.acquire_then(lambda error: self._granted(environment, lease, error))
+            lease.acquire_then(lambda error: self._granted(environment, lease, error), free=True)
         except BaseException as error:
             self._fail(environment, error)
             raise

@@ -34,7 +34,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field, PrivateAttr
 
 from agentrm.errors import ConfigError
-from agentrm.models import LocalModel, Piece, ToolSpec, UnsupportedModel, Usage, catalog
+from agentrm.models import LocalEngine, Piece, ToolSpec, UnsupportedModel, Usage, catalog
 from agentrm.models.streaming import iterate_in_thread
 from agentrm.models.tools import call_text, result_text, with_instructions
 
@@ -67,7 +67,7 @@ class ChatLocal(BaseChatModel):
     stop: list[str] = Field(default_factory=list)
     max_tool_rounds: int | None = Field(default=4, ge=0)
 
-    _loaded: LocalModel | None = PrivateAttr(default=None)
+    _loaded: LocalEngine | None = PrivateAttr(default=None)
 
     @property
     def _llm_type(self) -> str:
@@ -85,10 +85,10 @@ class ChatLocal(BaseChatModel):
             profile["max_input_tokens"] = context
         return profile
 
-    def local_model(self) -> LocalModel:
-        """The model itself, loaded if it is not yet. Raises the errors of `LocalModel.load`."""
+    def local_model(self) -> LocalEngine:
+        """The model itself, loaded if it is not yet. Raises the errors of `LocalEngine.load`."""
         if self._loaded is None:
-            self._loaded = LocalModel.shared(self.model, device=self.device, dtype=self.dtype, threads=self.threads)
+            self._loaded = LocalEngine.shared(self.model, device=self.device, dtype=self.dtype, threads=self.threads)
         return self._loaded
 
     def get_token_ids(self, text: str) -> list[int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentrm.cli import models as command
-from agentrm.models import FetchFailed, LocalModel, ModelCorrupt, ModelNotInstalled, UnknownModel, catalog
+from agentrm.models import FetchFailed, LocalEngine, ModelCorrupt, ModelNotInstalled, UnknownModel, catalog
 from agentrm.models.catalog import CatalogEntry
 
 WEIGHTS = b"some weights"
@@ -67,7 +67,7 @@ def test_weights_are_found_without_importing_their_package(
 def test_missing_weights_name_the_command_that_fetches_them(entry: CatalogEntry) -> None:
     pytest.importorskip("transformers")
     with pytest.raises(ModelNotInstalled, match="`agentrm models fetch a-model`"):
-        LocalModel.load("a-model", device="cpu")
+        LocalEngine.load("a-model", device="cpu")
 
 
 def test_truncated_and_changed_weights_are_told_apart_from_right_ones(

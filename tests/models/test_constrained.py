@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from agentrm.errors import ConfigError
-from agentrm.models import GenerationCancelled, LocalModel, PromptTooLong, ToolSpec, UnsupportedSchema
+from agentrm.models import GenerationCancelled, LocalEngine, PromptTooLong, ToolSpec, UnsupportedSchema
 from agentrm.models.constrained import ConstrainedWriter, number_complete, number_viable
 from agentrm.models.schema import Number, compile_schema
 from agentrm.models.sequence import Sampler, TokenSequence
@@ -138,7 +138,7 @@ def test_a_string_is_closed_when_the_budget_is_used_up() -> None:
     assert text == '"' + "x" * 5 + '"'
 
 
-def call(model: LocalModel, schema: dict[str, Any], **options: Any) -> Any:
+def call(model: LocalEngine, schema: dict[str, Any], **options: Any) -> Any:
     pieces = list(model.respond(ASK, [ToolSpec("act", "", schema)], tool_choice="act", **options))
     assert {piece.tool for piece in pieces[:-1]} == {"act"}
     usage = pieces[-1].usage
@@ -147,7 +147,7 @@ def call(model: LocalModel, schema: dict[str, Any], **options: Any) -> Any:
     return json.loads("".join(piece.text for piece in pieces))
 
 
-def test_arguments_conform_to_any_schema_at_any_temperature_and_budget(tiny: LocalModel, rng: random.Random) -> None:
+def test_arguments_conform_to_any_schema_at_any_temperature_and_budget(tiny: LocalEngine, rng: random.Random) -> None:
     for round_ in range(150):
         schema = {
             "type": "object",
@@ -177,7 +177,7 @@ def test_no_number_outside_its_range_and_every_one_inside_can_be_written() -> No
             assert reachable(Number(1, low, high)) == set(range(low, high + 1)), (low, high)
 
 
-def test_the_model_chooses_between_options_even_when_one_begins_another(tiny: LocalModel) -> None:
+def test_the_model_chooses_between_options_even_when_one_begins_another(tiny: LocalEngine) -> None:
     options = ["a", "ab", "abc", "b", "ü", "aü"]
     for option in options:
         assert writer_that_wants(option + ".").choose(options) == option
@@ -208,20 +208,20 @@ def test_a_schema_that_cannot_be_promised_is_refused_when_the_tool_is_made(schem
         compile_schema(schema)
 
 
-def test_a_tool_choice_that_does_not_exist_is_refused(tiny: LocalModel) -> None:
+def test_a_tool_choice_that_does_not_exist_is_refused(tiny: LocalEngine) -> None:
     with pytest.raises(ConfigError, match="tool_choice"):
         tiny.respond(ASK, [ToolSpec("act")], tool_choice="fly")
     with pytest.raises(ConfigError, match="tool_choice"):
         tiny.respond(ASK, [], tool_choice="any")
 
 
-def test_a_call_that_cannot_fit_the_context_is_refused_before_it_starts(tiny: LocalModel) -> None:
+def test_a_call_that_cannot_fit_the_context_is_refused_before_it_starts(tiny: LocalEngine) -> None:
     wide = {"type": "object", "properties": {"x": {"type": "string", "minLength": 5000}}, "required": ["x"]}
     with pytest.raises(PromptTooLong, match="4096"):
         tiny.respond(ASK, [ToolSpec("act", "", wide)], tool_choice="act")
 
 
-def test_a_cancelled_call_is_an_error_and_not_half_a_call(tiny: LocalModel) -> None:
+def test_a_cancelled_call_is_an_error_and_not_half_a_call(tiny: LocalEngine) -> None:
     schema = {"type": "object", "properties": {"x": {"type": "string", "minLength": 50}}, "required": ["x"]}
     cancelled = False
     pieces = tiny.respond(ASK, [ToolSpec("act", "", schema)], tool_choice="act", cancelled=lambda: cancelled)
@@ -231,7 +231,7 @@ def test_a_cancelled_call_is_an_error_and_not_half_a_call(tiny: LocalModel) -> N
         list(pieces)
 
 
-def test_auto_decides_between_answer_and_tools_and_any_always_calls(tiny: LocalModel) -> None:
+def test_auto_decides_between_answer_and_tools_and_any_always_calls(tiny: LocalEngine) -> None:
     tools = [ToolSpec("look"), ToolSpec("act")]
 
     def chosen(tool_choice: str) -> set[str | None]:
@@ -248,7 +248,7 @@ def test_auto_decides_between_answer_and_tools_and_any_always_calls(tiny: LocalM
 
 
 @pytest.mark.model
-def test_the_real_model_fills_in_what_the_user_said(smollm2: LocalModel) -> None:
+def test_the_real_model_fills_in_what_the_user_said(smollm2: LocalEngine) -> None:
     weather = ToolSpec(
         "get_weather",
         "Weather of a city",

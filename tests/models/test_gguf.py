@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrm.models import LocalModel, ModelCorrupt, UnsupportedModel, catalog
+from agentrm.models import LocalEngine, ModelCorrupt, UnsupportedModel, catalog
 from agentrm.models.gguf import read_header, read_tensors
 from agentrm.models.quantisation import block_kind
 
@@ -109,7 +109,7 @@ def test_own_dequantisation_equals_the_reference_bit_for_bit(name: str, seed: in
 
 
 @pytest.mark.model
-def test_weights_and_logits_equal_those_of_the_stock_loader(smollm2: LocalModel) -> None:
+def test_weights_and_logits_equal_those_of_the_stock_loader(smollm2: LocalEngine) -> None:
     torch = pytest.importorskip("torch")
     weights = smollm2._loaded.weights
     state = weights.state_dict()
@@ -126,7 +126,7 @@ def test_weights_and_logits_equal_those_of_the_stock_loader(smollm2: LocalModel)
 @pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.skipif("AGENTRM_SLOW_TESTS" not in os.environ, reason="13 s and accelerate; AGENTRM_SLOW_TESTS=1 runs it")
-def test_every_logit_equals_that_of_the_stock_loader(smollm2: LocalModel) -> None:
+def test_every_logit_equals_that_of_the_stock_loader(smollm2: LocalEngine) -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     path = catalog.locate(catalog.lookup("smollm2-135m"))

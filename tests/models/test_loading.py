@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from agentrm.models import LocalModel, MissingDependency, UnknownModel, UnsupportedModel, tokenizer
+from agentrm.models import LocalEngine, MissingDependency, UnknownModel, UnsupportedModel, tokenizer
 from agentrm.models.tokenizer import CHATML
 
 ASK = [{"role": "user", "content": "Grüß <|im_end|> dich"}]
 
 
 @pytest.fixture(scope="module")
-def folder(tiny: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tiny: LocalEngine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model as a directory of the usual files; its vocabulary is that of the toy, byte by byte."""
     library: Any = pytest.importorskip("tokenizers")
     path = tmp_path_factory.mktemp("model")
@@ -35,8 +35,8 @@ def folder(tiny: LocalModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_directory_gives_the_same_answers_as_what_was_saved_to_it(tiny: LocalModel, folder: Path) -> None:
-    model = LocalModel.load(str(folder), device="cpu")
+def test_a_directory_gives_the_same_answers_as_what_was_saved_to_it(tiny: LocalEngine, folder: Path) -> None:
+    model = LocalEngine.load(str(folder), device="cpu")
     assert model.context == tiny.context
     assert model.tokenizer.marks == tiny.tokenizer.marks
     assert model.tokenizer.end_ids == tiny.tokenizer.end_ids
@@ -48,7 +48,7 @@ def test_a_directory_gives_the_same_answers_as_what_was_saved_to_it(tiny: LocalM
 def test_a_directory_without_a_model_is_not_one(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     with pytest.raises(UnknownModel, match=r"config\.json"):
-        LocalModel.load(str(tmp_path), device="cpu")
+        LocalEngine.load(str(tmp_path), device="cpu")
 
 
 def test_a_directory_with_another_kind_of_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -65,5 +65,5 @@ def test_a_missing_library_is_named_with_the_extra_that_brings_it(
     pytest.importorskip("transformers")
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingDependency, match=r"pip install 'agentrm\[local\]'") as caught:
-        LocalModel.load("tiny-random", device="cpu")
+        LocalEngine.load("tiny-random", device="cpu")
     assert library in str(caught.value)

@@ -27,7 +27,7 @@ from langchain_core.tools import tool
 from pydantic import BaseModel, Field
 
 from agentrm.errors import ConfigError
-from agentrm.models import LocalModel, UnsupportedModel, UnsupportedSchema, catalog
+from agentrm.models import LocalEngine, UnsupportedModel, UnsupportedSchema, catalog
 from agentrm_langchain.chat_local import ChatLocal
 
 ASK = "Tell me a story"
@@ -180,12 +180,12 @@ def test_an_agent_calls_its_tool_and_ends() -> None:
 def _eager(chat: ChatLocal) -> ChatLocal:
     """Its auto would rather call a tool than answer; what ends the agent is `max_tool_rounds`."""
 
-    class Eager(LocalModel):
+    class Eager(LocalEngine):
         def respond(self, messages: Any, tools: Any = (), *, tool_choice: str = "auto", **options: Any) -> Any:
             choice = "any" if tool_choice == "auto" and tools else tool_choice
             return super().respond(messages, tools, tool_choice=choice, **options)
 
-    chat._loaded = Eager(chat.local_model()._loaded)
+    chat._loaded = Eager([chat.local_model()._loaded])
     return chat
 
 
@@ -204,7 +204,7 @@ async def test_a_cancelled_call_frees_its_caller_and_stops_at_a_token(
             usages.append(piece.usage)
             yield piece
 
-    monkeypatch.setattr(LocalModel, "respond", lambda self, *args, **options: watched(*args, **options))
+    monkeypatch.setattr(LocalEngine, "respond", lambda self, *args, **options: watched(*args, **options))
     task = asyncio.ensure_future(chat.ainvoke(ASK))
     assert await asyncio.to_thread(started.wait, 60)
     task.cancel()
@@ -247,7 +247,7 @@ def test_the_profile_and_the_names_need_no_weights(monkeypatch: pytest.MonkeyPat
     def load(*args: Any, **options: Any) -> None:
         raise AssertionError("nothing has to be loaded for that")
 
-    monkeypatch.setattr(LocalModel, "load", load)
+    monkeypatch.setattr(LocalEngine, "load", load)
     chat = ChatLocal(seed=3)
     assert chat.profile is not None
     assert chat.profile["max_input_tokens"] == 8192
