@@ -183,8 +183,8 @@ class Lease:
         return self
 
     def acquire_then(self, then: Callable[[BaseException | None], object], *, free: bool = False) -> None:
-        """Asks for the lane and returns at once: for whoever runs many calls in one thread. `then(error)` is called once,
-        with None when the lane is granted, perhaps before this returns and from whichever thread; it must be short.
+        """Asks for the lane and returns at once: for whoever runs many calls in one thread. `then(error)` is called
+        once, with None when the lane is granted, perhaps before this returns, from whichever thread; it must be short.
         `release` leaves the queue. `free`: it is the manager's own work, no budget is asked about it."""
         gate = self._rm.gate
         if free:
