@@ -97,7 +97,7 @@ def test_the_commands_of_a_page_exist(page: Path) -> None:
             except SystemExit as end:
                 assert end.code == 0, where
         elif words[0] == "pip":
-            named = re.findall(r"\[([a-z,-]+)\]", " ".join(words))
+            named = re.findall(r"(?:agentrm|\.)\[([a-z,-]+)\]", " ".join(words))
             assert set(",".join(named).split(",")) - {""} <= extras(), where
 
 

@@ -41,7 +41,7 @@ FRAMEWORKS = {
     ),
     "autogen": Framework(
         ("autogen-agentchat", "autogen-core"),
-        ("client = rm.attach(OpenAIChatCompletionClient(...))",),
+        ("team = rm.attach(team)    # or an agent, a model client, a workbench",),
     ),
     "crewai": Framework(("crewai",), ("rm.attach(crew)",)),
 }
