@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(PIP_AR
 PINNED := $(PIP) -c constraints.txt
 
 # All extras that the tests use; make constraints resolves them together.
-EXTRAS := demo,langchain,autogen,crewai,local,semantic,encryption,gateway,test
+EXTRAS := demo,langchain,autogen,crewai,openai,openai-agents,maf,local,semantic,encryption,docker,gateway,test
 
 # What the build reads: a change here builds the C core and installs again.
 BUILD := pyproject.toml setup.py constraints.txt $(wildcard csrc/*.c csrc/*.h csrc/*.py)

@@ -17,6 +17,7 @@ os.environ.update(
     OTEL_SDK_DISABLED="true",
     ANONYMIZED_TELEMETRY="false",
     LANGSMITH_TRACING="false",
+    OPENAI_AGENTS_DISABLE_TRACING="1",
     LANGCHAIN_TRACING_V2="false",
     DO_NOT_TRACK="1",
     HF_HUB_OFFLINE="1",

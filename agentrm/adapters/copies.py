@@ -71,7 +71,8 @@ class Gate:
                     **methods(cls, self),
                 }
                 # Not through pydantic's metaclass, which would work out again the schema that `cls` has: 10 ms.
-                found = self._classes[cls] = ABCMeta.__new__(type(cls), cls.__name__, (cls,), names)
+                make = ABCMeta.__new__ if isinstance(cls, ABCMeta) else type.__new__
+                found = self._classes[cls] = make(type(cls), cls.__name__, (cls,), names)
             return found
 
 

@@ -8,8 +8,9 @@ without a thread, read on one worker thread."""
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause_async
@@ -297,11 +298,11 @@ class _Native:
         """The guard interrupts the await."""
 
     async def close(self) -> None:
-        close: Callable[[], Coroutine[Any, Any, None]] | None = getattr(
-            self._iterator or self._iterable, "aclose", None
-        )
-        if close is not None:
-            await close()
+        """A generator has `aclose`, the streams of clients often an async `close`; what has neither needs none."""
+        upstream: Any = self._iterator or self._iterable
+        close = getattr(upstream, "aclose", None) or getattr(upstream, "close", None)
+        if close is not None and inspect.isawaitable(closing := close()):
+            await closing
 
     def drop(self, ended: Callable[[], None]) -> None:
         ended()

@@ -1,0 +1,69 @@
+"""Transports of httpx (and httpx2) through which each request to a model takes a lease."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from agentrm.adapters import read_options
+from agentrm.adapters.copies import Gate
+from agentrm_openai.sending import asend, send
+
+__all__ = ["gated_async_transport", "gated_transport"]
+
+
+def gated_transport(rm: Any, inner: Any = None, **options: Any) -> Any:
+    """A transport for `httpx.Client`, `inner` (default: `httpx.HTTPTransport()`) behind a lease for each request whose
+    JSON names a model. Turn the retries of the client above it off (`max_retries=0`): the gate retries.
+
+    `options` as in `gate_client`. Raises ConfigError for other names and values."""
+    gate = Gate(rm, *read_options("gated_transport", options))
+    if inner is None:
+        inner = import_module("httpx").HTTPTransport()
+    return _subclass(inner, "BaseTransport", _Transport)(gate, inner)
+
+
+def gated_async_transport(rm: Any, inner: Any = None, **options: Any) -> Any:
+    """The same for `httpx.AsyncClient`."""
+    gate = Gate(rm, *read_options("gated_async_transport", options))
+    if inner is None:
+        inner = import_module("httpx").AsyncHTTPTransport()
+    return _subclass(inner, "AsyncBaseTransport", _AsyncTransport)(gate, inner)
+
+
+def _subclass(inner: Any, base: str, ours: type) -> type:
+    """Ours as a transport of the library that `inner` belongs to."""
+    names = [cls.__module__.partition(".")[0] for cls in type(inner).__mro__]
+    library = import_module("httpx2" if "httpx2" in names else "httpx")
+    return type(ours.__name__, (ours, getattr(library, base)), {})
+
+
+class _Transport:
+    def __init__(self, gate: Gate, inner: Any) -> None:
+        self._gate, self._inner = gate, inner
+
+    def handle_request(self, request: Any) -> Any:
+        return send(self._gate, request, lambda: _with_request(self._inner.handle_request(request), request))
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _AsyncTransport:
+    def __init__(self, gate: Gate, inner: Any) -> None:
+        self._gate, self._inner = gate, inner
+
+    async def handle_async_request(self, request: Any) -> Any:
+        async def go() -> Any:
+            return _with_request(await self._inner.handle_async_request(request), request)
+
+        return await asend(self._gate, request, go)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _with_request(response: Any, request: Any) -> Any:
+    """A response knows its request; a client says so only after its transport returned."""
+    response.request = request
+    return response
