@@ -160,7 +160,7 @@ class LocalEngine:
     @property
     def context(self) -> int:
         """How many tokens a call can have, prompt and answer together: what the model sees and the memory holds."""
-        held = min(loop.store.blocks.capacity for loop in self._loops) * self._loops[0].store.block
+        held = min(loop.store.pool.capacity for loop in self._loops) * self._loops[0].store.block
         return min(self._loaded.context, held)
 
     @property
@@ -250,8 +250,8 @@ class LocalEngine:
         loop, chain = self._free_loop(), Chain()
         block = loop.store.block
         needed = len(tokens) // block + width * (-(-limit // block) + 1)
-        if needed > loop.store.blocks.capacity:
-            raise OutOfBlocks(needed, loop.store.blocks.capacity)
+        if needed > loop.store.pool.capacity:
+            raise OutOfBlocks(needed, loop.store.pool.capacity)
         call = Call(caller(), chain, limit, cancelled)
 
         def start(put: Callable[[Any], object]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from agentrm.errors import AgentRMError
 from agentrm.models.engine.forward import Forward, Logits, Row
 from agentrm.models.engine.seats import Seat, Seats, Turns, Who
 from agentrm.models.engine.store import Chain, Store
@@ -166,6 +167,7 @@ class Loop:
                     raise EngineClosed
                 self.store.set_tokens(call.chain, tokens)
                 self.store.feed_again(call.chain, 1)
+                call.chain.account = self.store.pool.account(call.who.agent, call.who.tenant)
                 call.chain.turn, call.chain.wish = len(tokens), len(tokens) + call.limit
                 self.store.traffic.kept += call.chain.fed
                 if make is not None:
@@ -308,10 +310,14 @@ class Loop:
                 need += len(ready)  # or it would have to go again at once
             if not self._make_room(need, call, ready):
                 if call is ready[0]:
-                    self._stop(call, OutOfBlocks(need, self.store.blocks.capacity))
+                    self._stop(call, OutOfBlocks(need, self.store.pool.capacity))
                 continue
-            for row in rows:
-                self.store.prepare(row.chain, row.chain.fed + row.count)
+            try:
+                for row in rows:
+                    self.store.prepare(row.chain, row.chain.fed + row.count)
+            except AgentRMError as error:  # a quota of its agent or tenant
+                self._stop(call, error)
+                continue
             chosen.append((call, rows))
             room -= sum(row.count for row in rows if row.count > 1)
         return chosen
@@ -345,14 +351,13 @@ class Loop:
     def _make_room(self, need: int, call: Call, ready: Sequence[Call]) -> bool:
         """Takes KV out of the arena until `need` blocks are there: of programs between turns first, then of calls that
         wait, then of calls that come after this one. False: what is left belongs to calls before it."""
-        blocks = self.store.blocks
-        if blocks.available >= need:
+        if need <= 0 or self.store.available >= need:
             return True
         after = ready[ready.index(call) + 1 :]
         for chains in self._victims(call, after):
             for chain in chains:
                 self.store.save(chain)
-            if blocks.available >= need:
+            if self.store.available >= need:
                 return True
         return False
 
@@ -456,12 +461,12 @@ class Loop:
         chain.tokens.clear()
 
     def _statistics(self) -> LoopStatistics:
-        store, traffic = self.store, self.store.traffic
+        store, traffic, counts = self.store, self.store.traffic, self.store.pool.statistics()
         return LoopStatistics(
             device=str(store.arena.device), calls=len(self.calls),
             waiting=sum(call.seat.asked is not None for call in self.calls), block_tokens=store.block,
-            block_bytes=store.block * store.arena.shape.token_bytes, blocks=store.blocks.capacity,
-            used_blocks=store.blocks.used, cached_blocks=store.blocks.cached, peak_blocks=store.blocks.peak,
+            block_bytes=store.block * store.arena.shape.token_bytes, blocks=counts.capacity,
+            used_blocks=counts.used, cached_blocks=counts.cached, peak_blocks=store.peak,
             swapped_bytes=store.swap.used, fed_tokens=self.fed, forwards=self.forwards,
             cached_tokens=traffic.cached + traffic.kept, swapped_out=traffic.swapped_out, swapped_in=traffic.swapped_in,
             dropped=traffic.dropped, switches=self.seats.switches,

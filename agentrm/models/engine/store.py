@@ -1,17 +1,17 @@
 """The KV of every program: which blocks hold which of its tokens, shared prefixes, swapping out and in.
 
-Used by one thread: the loop's.
+Which blocks a chain has is the kernel's account (`agentrm.core.blocks`); where a block lies in the arena, and what is
+in it, is kept here. Used by one thread: the loop's.
 """
 
 from __future__ import annotations
 
-from array import array
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from agentrm.models.engine.blocks import Blocks
+from agentrm.core.blocks import BlockPool, block_hashes
 from agentrm.models.engine.slots import Slots
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from agentrm.models.engine.arena import Arena, Segment
     from agentrm.models.engine.swap import Saved, Swap
+
+_HASH = 8  # bytes of a block's hash
 
 
 class Chain:
@@ -28,13 +30,20 @@ class Chain:
     rest is fed when the chain is next run.
     """
 
-    __slots__ = ("fed", "hashes", "known", "saved", "table", "tokens", "turn", "wish")
+    __slots__ = ("account", "fed", "handle", "known", "room", "saved", "sealed", "table", "tokens", "turn", "wish")
 
     def __init__(self, tokens: Sequence[int] = ()) -> None:
         self.tokens = list(tokens)
         self.fed = 0
+        self.account = 0
+        """Whom the pool charges for its blocks."""
+        self.handle: int | None = None
+        """Its name in the pool, while it has blocks."""
         self.table: list[int] = []
-        self.hashes: list[bytes] = []
+        self.room = 0
+        """Tokens that its blocks are taken for."""
+        self.sealed: bytes | None = b""
+        """Hashes of the blocks that others may share; None: they never may."""
         self.saved: Saved | None = None
         self.turn = 0
         """Where the tokens begin that were written one at a time since the last prompt."""
@@ -51,12 +60,10 @@ class Chain:
 
 @dataclass(slots=True)
 class Traffic:
-    """Counts since the start, in tokens; `swapped_*` in programs."""
+    """Counts since the start. `cached`, `kept`: tokens found in others' blocks, or of a program's own earlier turns."""
 
     cached: int = 0
-    """Found in blocks of others (or of an earlier turn) and not computed again."""
     kept: int = 0
-    """Of a program's own earlier turns."""
     swapped_out: int = 0
     swapped_in: int = 0
     dropped: int = 0
@@ -70,10 +77,20 @@ class Store:
     def __init__(self, arena: Arena, swap: Swap, *, exact: bool) -> None:
         self.arena, self.swap, self.exact = arena, swap, exact
         self.block = arena.block
-        self.blocks = Blocks(arena.blocks)
+        chains = min(1 << 20, max(4_096, arena.blocks))
+        self.pool = BlockPool.alone(arena.blocks, arena.block, chains=chains, name="local")
         self.slots = Slots(arena.blocks)
         self.traffic = Traffic()
+        self.peak = 0
+        """Most blocks in use at a time."""
         self._slot: list[int | None] = [None] * arena.blocks
+        self._salt = os.urandom(16)
+
+    @property
+    def available(self) -> int:
+        """Blocks that can be taken now."""
+        counts = self.pool.statistics()
+        return counts.free + counts.cached
 
     # --- tokens ---
 
@@ -99,55 +116,63 @@ class Store:
             return
         chain.fed = length
         chain.turn = min(chain.turn, length)
-        if chain.saved is None:
-            keep = -(-length // self.block)
-            self._release(chain.table[keep:])
-            del chain.table[keep:]
-        del chain.hashes[length // self.block :]
+        if chain.sealed is not None:
+            chain.sealed = chain.sealed[: length // self.block * _HASH]
+        if chain.handle is not None:
+            self.pool.truncate(chain.handle, length)
+            chain.room = length
+            del chain.table[-(-length // self.block) :]
 
     def adopt(self, chain: Chain) -> None:
         """Takes over what others have computed of the chain's tokens, but for the last one, whose logits are wanted."""
-        if chain.saved is not None or chain.fed % self.block or len(chain.table) * self.block > chain.fed:
+        if chain.saved is not None or chain.handle is not None:
             return
-        whole = (len(chain.tokens) - 1) // self.block
-        hashes = self._hashes(chain, whole)
-        at = len(chain.table)
-        found = self.blocks.match(hashes[at:])
-        chain.table += found
-        self.traffic.cached += len(found) * self.block
-        chain.fed += len(found) * self.block
-        chain.hashes = hashes[: len(chain.table)]
+        hashes = block_hashes(chain.tokens[:-1], self.block, salt=self._salt)
+        chain.handle = self.pool.open(chain.account, hashes=hashes)
+        chain.table = self.pool.blocks(chain.handle)
+        chain.room = chain.fed = len(chain.table) * self.block
+        chain.sealed = hashes[: len(chain.table) * _HASH]
+        self.traffic.cached += chain.fed
+        self._count()
 
     # --- blocks ---
 
     def needed(self, chain: Chain, upto: int) -> int:
-        """How many blocks must be available so that `prepare` can cover the first `upto` tokens."""
+        """How many blocks must be available, at most, so that `prepare` can cover the first `upto` tokens."""
         count = -(-upto // self.block) - len(chain.table)
-        at = chain.fed // self.block
-        if at < len(chain.table) and upto > chain.fed and not self.blocks.private(chain.table[at]):
-            count += 1  # it is shared and about to be written to
-        return max(0, count)
+        return max(0, count) + (chain.room % self.block != 0)  # its last block may have to be copied
 
     def prepare(self, chain: Chain, upto: int) -> None:
-        """Brings saved KV back and makes place for the first `upto` tokens."""
-        saved = chain.saved
-        if saved is not None:
-            self._restore(chain, saved)
-        at = chain.fed // self.block
-        if at < len(chain.table) and upto > chain.fed and not self.blocks.private(chain.table[at]):
-            self._own(chain, at)
-        count = -(-upto // self.block) - len(chain.table)
-        if count > 0:
-            chain.table += self._take(count, chain)
+        """Brings saved KV back and makes place for the first `upto` tokens. Raises BlockQuotaExceeded."""
+        if chain.saved is not None:
+            self._restore(chain, chain.saved)
+        if upto <= chain.room:
+            return
+        if chain.handle is None:
+            chain.handle = self.pool.open(chain.account)
+        self.pool.extend(chain.handle, upto - chain.room)
+        at = max(0, len(chain.table) - 1)
+        copied = self.pool.chain(chain.handle).copy if chain.room % self.block else None
+        if copied is not None:
+            source = self._slot[copied[0]]
+            chain.table.pop()
+            self._place(chain, at)
+            target = self._slot[copied[1]]
+            assert source is not None and target is not None
+            self.arena.copy((source * self.block, (source + 1) * self.block), target * self.block)
+        self._place(chain, len(chain.table))
+        chain.room = upto
 
     def wrote(self, chain: Chain, count: int) -> None:
         """The next `count` tokens of the chain have their KV now; full blocks become known to others."""
         chain.fed += count
-        at = len(chain.hashes)
+        if chain.sealed is None or chain.handle is None:
+            return
+        at = len(chain.sealed) // _HASH
         if chain.fed // self.block > at:
-            chain.hashes = self._hashes(chain, chain.fed // self.block)
-            for i in range(at, len(chain.hashes)):
-                self.blocks.publish(chain.table[i], chain.hashes[i])
+            fresh = self._hashes(chain, at, chain.fed // self.block)
+            self.pool.seal(chain.handle, fresh)
+            chain.sealed += fresh
 
     def segments(self, chain: Chain, first: int, last: int) -> list[Segment]:
         """Where tokens `first` to before `last` lie in the arena."""
@@ -166,9 +191,10 @@ class Store:
     def fork(self, chain: Chain) -> Chain:
         """Another chain with the same tokens; the two share all blocks until one writes."""
         twin = Chain(chain.tokens)
-        twin.fed, twin.turn, twin.wish = chain.fed, chain.turn, chain.wish
-        twin.table, twin.hashes = list(chain.table), list(chain.hashes)
-        self.blocks.share(twin.table)
+        twin.fed, twin.turn, twin.wish, twin.known = chain.fed, chain.turn, chain.wish, chain.known
+        twin.account, twin.room, twin.sealed = chain.account, chain.room, chain.sealed
+        if chain.handle is not None:
+            twin.handle, twin.table = self.pool.fork(chain.handle), list(chain.table)
         return twin
 
     # --- out of memory and back ---
@@ -176,54 +202,25 @@ class Store:
     def save(self, chain: Chain) -> None:
         """Takes the chain out of the arena: into the swap space, or, where that is full, out of existence: then it
         is computed again."""
-        if not chain.table:
+        if chain.handle is None:
             return
         saved = self.swap.put(self.arena.read(self.segments(chain, 0, chain.fed))) if chain.fed else None
-        self._release(chain.table)
-        chain.table.clear()
-        chain.hashes.clear()
+        self._release(chain)
         if saved is None:
             self.traffic.dropped += chain.fed > 0
             chain.fed = 0
+            chain.sealed = b""
         else:
             self.traffic.swapped_out += 1
             chain.saved = saved
 
     def drop(self, chain: Chain) -> None:
-        """The chain ends. What it has published stays as long as there is room."""
+        """The chain ends. What others may share of it stays as long as there is room."""
         if chain.saved is not None:
             self.swap.drop(chain.saved)
             chain.saved = None
-        self._release(chain.table)
-        chain.table.clear()
-        chain.hashes.clear()
-        chain.fed = 0
-
-    def _restore(self, chain: Chain, saved: Saved) -> None:
-        data = self.swap.get(saved)
-        self.swap.drop(saved)
-        chain.saved = None
-        if data is None:
-            chain.fed = 0
-            self.traffic.dropped += 1
-            return
-        self.load(chain, data, own=not saved.foreign)
-        self.traffic.swapped_in += 1
-
-    def load(self, chain: Chain, data: torch.Tensor, *, own: bool) -> None:
-        """Gives the chain, which has no blocks, KV of its first `fed` tokens, as `read` gave it (or of more). What is
-        not the engine's `own` computation others never share."""
-        hashes = self._hashes(chain, chain.fed // self.block)
-        share = own and not self.exact  # another's block of the same tokens may be rounded otherwise
-        chain.table = self.blocks.match(hashes) if share else []
-        at = len(chain.table)
-        chain.table += self._take(-(-chain.fed // self.block) - at, chain)
-        if at * self.block < chain.fed:
-            self.arena.write(self.segments(chain, at * self.block, chain.fed), data[:, :, at * self.block : chain.fed])
-        chain.hashes = hashes
-        if own:
-            for i in range(at, len(hashes)):
-                self.blocks.publish(chain.table[i], hashes[i])
+        self._release(chain)
+        chain.fed, chain.sealed = 0, b""
 
     def read(self, chain: Chain) -> torch.Tensor | None:
         """A copy of the chain's KV wherever it is; None if it has none."""
@@ -232,47 +229,57 @@ class Store:
             return None if data is None else data[:, :, : chain.fed].contiguous()
         return self.arena.read(self.segments(chain, 0, chain.fed)) if chain.fed else None
 
-    # --- inside ---
+    def _restore(self, chain: Chain, saved: Saved) -> None:
+        """Puts saved KV into blocks; what the pool still has of it is shared instead. KV of a snapshot others never
+        share, and below float32 others' KV of the same tokens may be rounded otherwise."""
+        data = self.swap.get(saved)
+        if data is None:
+            chain.fed, chain.sealed = 0, b""
+            self.traffic.dropped += 1
+        else:
+            hashes = b"" if self.exact or saved.foreign else self._hashes(chain, 0, chain.fed // self.block)
+            chain.handle = self.pool.open(chain.account, chain.fed, hashes)
+            at = self.pool.chain(chain.handle).matched * self.block
+            self._place(chain, 0)
+            chain.room = chain.fed
+            if at < chain.fed:
+                self.arena.write(self.segments(chain, at, chain.fed), data[:, :, at : chain.fed])
+            chain.sealed = None if saved.foreign else hashes
+            self.traffic.swapped_in += 1
+        self.swap.drop(saved)
+        chain.saved = None
 
-    def _take(self, count: int, chain: Chain) -> list[int]:
-        taken = self.blocks.take(count)
-        for block in taken:
-            self._vacate(block)  # it was cached until now
-        after = self._slot[chain.table[-1]] if chain.table else None
-        wish = max(count, -(-chain.wish // self.block) - len(chain.table))
-        for block in taken:
+    def _release(self, chain: Chain) -> None:
+        if chain.handle is not None:
+            self.pool.release(chain.handle)
+            chain.handle = None
+        chain.table.clear()
+        chain.room = 0
+
+    def _place(self, chain: Chain, start: int) -> None:
+        """Gives the chain's blocks from `start` on, just taken, their places in the arena."""
+        assert chain.handle is not None
+        taken = self.pool.blocks(chain.handle, start)
+        shared = self.pool.chain(chain.handle).matched if start == 0 else 0
+        fresh = taken[shared:]
+        for block in fresh:
+            if (slot := self._slot[block]) is not None:  # its place when it held something else
+                self.slots.give(slot)
+                self._slot[block] = None
+        chain.table += taken
+        before = chain.table[-len(fresh) - 1] if fresh and len(chain.table) > len(fresh) else None
+        after = None if before is None else self._slot[before]
+        wish = max(len(fresh), -(-chain.wish // self.block) - len(chain.table) + len(fresh))
+        for block in fresh:
             after = self._slot[block] = self.slots.take(after, wish)
             wish -= 1
-        return taken
+        self._count()
 
-    def _release(self, table: Sequence[int]) -> None:
-        for block in self.blocks.give(table):
-            self._vacate(block)
+    def _count(self) -> None:
+        self.peak = max(self.peak, self.pool.statistics().used)
 
-    def _vacate(self, block: int) -> None:
-        slot = self._slot[block]
-        if slot is not None:
-            self.slots.give(slot)
-            self._slot[block] = None
-
-    def _own(self, chain: Chain, at: int) -> None:
-        """Replaces a shared block by a copy."""
-        shared = chain.table[at]
-        old = self._slot[shared]
-        tail, chain.table = chain.table[at:], chain.table[:at]
-        (own,) = self._take(1, chain)
-        chain.table.append(own)
-        new = self._slot[own]
-        assert old is not None and new is not None and len(tail) == 1
-        self.arena.copy((old * self.block, (old + 1) * self.block), new * self.block)
-        self._release(tail)
-
-    def _hashes(self, chain: Chain, count: int) -> list[bytes]:
-        """Of the first `count` blocks: each depends on all tokens up to its end."""
-        hashes = chain.hashes[:count]
-        before = hashes[-1] if hashes else b""
-        for i in range(len(hashes), count):
-            tokens = array("q", chain.tokens[i * self.block : (i + 1) * self.block])
-            before = blake2b(before + tokens.tobytes(), digest_size=16).digest()
-            hashes.append(before)
-        return hashes
+    def _hashes(self, chain: Chain, first: int, last: int) -> bytes:
+        """Of the chain's full blocks `first` to before `last`."""
+        parent = (chain.sealed or b"")[(first - 1) * _HASH : first * _HASH] if first else b""
+        tokens = chain.tokens[first * self.block : last * self.block]
+        return block_hashes(tokens, self.block, parent=parent, salt=self._salt)
