@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import peers, plot, report, scale, sizes
 from benchmarks.measure import Result, compare
-from benchmarks.ours import admission, kernel, manager
+from benchmarks.ours import admission, blocks, kernel, manager
 
 # case, module of the peer, its name in the results, the ratio that must be reached (None: for information)
 COMPARISONS: list[tuple[str, str, str, float | None]] = [
@@ -29,6 +29,9 @@ COMPARISONS: list[tuple[str, str, str, float | None]] = [
     ("admit-10k-chain", "asyncio_semaphore", "asyncio.Semaphore", 0.7),
     ("admit-10k-chain", "anyio_semaphore", "anyio.Semaphore", None),
     ("enqueue-decide-1000", "litellm", "litellm", 1000.0),
+    ("kv-16-blocks", "vllm_block_pool", "vllm BlockPool", 8.0),
+    ("kv-16-blocks-list", "vllm_block_pool", "vllm BlockPool", None),
+    ("kv-16-blocks-cached", "vllm_block_pool", "vllm BlockPool", 10.0),
     ("lease-async", "aiolimiter", "asyncio.Semaphore + aiolimiter", 1 / 3),
     ("lease-async", "hivemind_scheduler", "hivemind-scheduler", None),
     ("lease-async", "loco_agent", "loco-agent", None),
@@ -36,7 +39,7 @@ COMPARISONS: list[tuple[str, str, str, float | None]] = [
     ("lease-async", "adaptive_rate_limiter", "adaptive-rate-limiter", None),
     ("lease-sync", "langchain", "threading.Semaphore + langchain", 1 / 3),
 ]
-OURS = kernel.CASES | admission.CASES | manager.CASES
+OURS = kernel.CASES | blocks.CASES | admission.CASES | manager.CASES
 
 
 def main() -> int:

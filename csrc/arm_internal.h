@@ -61,6 +61,8 @@ int64_t arm_private_kv_open(arm_ctx *c, int64_t who, int64_t program, int64_t to
                             struct arm_kv_taken *taken);
 int64_t arm_private_kv_extend(arm_ctx *c, int64_t chain, int64_t tokens, const char *hashes, int64_t n_hashes,
                               struct arm_kv_taken *taken);
+int64_t arm_private_kv_take(struct arm_kv_tap *tap, int64_t tokens);
+int64_t arm_private_kv_give(arm_ctx *c, int64_t chain);
 int64_t arm_private_kv_fork(arm_ctx *c, int64_t chain, int64_t program);
 int64_t arm_private_kv_truncate(arm_ctx *c, int64_t chain, int64_t tokens, int64_t how, double score);
 int64_t arm_private_kv_release(arm_ctx *c, int64_t chain, int64_t how, double score);
@@ -207,7 +209,7 @@ typedef struct {
 
 typedef struct {
     cell state;   /* W: generation << 4 | state */
-    cell who;     /* W pool:12 | owner:12 | agent:24 */
+    cell who;     /* W owner:12 | pool:12 | agent:24 */
     cell program; /* W */
     cell span;    /* W last block:24 | length:24 */
     cell tokens;  /* W */

@@ -83,6 +83,15 @@ int64_t arm_kv_open(arm_ctx *ctx, int64_t who, int64_t program, int64_t tokens, 
  * many were. A partly filled last block that others see is replaced by a copy (arm_kv_chain_info). */
 int64_t arm_kv_extend(arm_ctx *ctx, int64_t chain, int64_t tokens, const char *hashes, int64_t n_hashes,
                       arm_kv_taken *taken);
+/* The shortest way, for chains without hashes, bound: open with room for `tokens`, blocks into `taken`; release as the
+ * least recently used. */
+typedef struct arm_kv_tap {
+    arm_ctx *ctx;
+    int64_t who;
+    arm_kv_taken taken;
+} arm_kv_tap;
+int64_t arm_kv_take(arm_kv_tap *tap, int64_t tokens);
+int64_t arm_kv_give(arm_ctx *ctx, int64_t chain);
 int64_t arm_kv_fork(arm_ctx *ctx, int64_t chain, int64_t program);
 /* Shortens a chain to `tokens`; what it leaves is kept or not as by arm_kv_release. */
 int64_t arm_kv_truncate(arm_ctx *ctx, int64_t chain, int64_t tokens, int64_t how, double score);

@@ -73,7 +73,7 @@ typedef struct {
 
 static arm_growth growth_of(arm_ctx *c, arm_chain *h) {
     int64_t who = rdw(c, &h->who), span = rdw(c, &h->span), seal = rdw(c, &h->seal);
-    return (arm_growth){h, kv_pool(c, (uint32_t)(who >> 36 & 0xfff)), who_agent(who), HIGH24(span), LOW24(span), HIGH24(seal), LOW24(seal), 0};
+    return (arm_growth){h, kv_pool(c, who_pool(who)), who_agent(who), HIGH24(span), LOW24(span), HIGH24(seal), LOW24(seal), 0};
 }
 
 static void growth_done(arm_ctx *c, arm_growth *g) {
@@ -208,7 +208,7 @@ static int64_t new_chain(arm_ctx *c, int64_t i, uint32_t p, uint32_t a, int64_t 
     arm_chain *h = chain_at(c, (uint32_t)i);
     int64_t state = max64(rdw(c, &h->state), 1 << 4) | CHAIN_OPEN; /* no handle is 0 */
     wrw(c, &h->state, state);
-    wrw(c, &h->who, (int64_t)p << 36 | (int64_t)c->slot << 24 | a);
+    wrw(c, &h->who, (int64_t)c->slot << 36 | (int64_t)p << 24 | a);
     wrw(c, &h->program, program);
     wrw(c, &h->tokens, tokens);
     wrw(c, &h->hold, 0);
@@ -301,6 +301,11 @@ int64_t arm_kv_open(arm_ctx *c, int64_t who, int64_t program, int64_t tokens, co
     if (taken) taken->n = 0;
     int64_t handle = arm_run(c, open_body, (int64_t[]){(int64_t)(uintptr_t)&o, who, program, tokens}, 0);
     return finish(c, &o, handle);
+}
+
+int64_t arm_kv_take(arm_kv_tap *t, int64_t tokens) {
+    ARM_IF_PRIVATE(t->ctx, arm_private_kv_take(t, tokens));
+    return tokens > 0 ? arm_kv_open(t->ctx, t->who, 0, tokens, NULL, 0, &t->taken) : ARM_E_ARGUMENT;
 }
 
 /* --- extend --- */

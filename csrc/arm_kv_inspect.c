@@ -60,7 +60,7 @@ static int64_t chain_body(arm_ctx *c, const int64_t *args) {
     arm_chain *h = chain_at(c, (uint32_t)args[0]);
     arm_kv_chain_info *o = (arm_kv_chain_info *)(uintptr_t)args[1];
     int64_t state = rdw(c, &h->state), who = rdw(c, &h->who), span = rdw(c, &h->span), hold = rdw(c, &h->hold);
-    arm_kv_pool *p = kv_pool(c, (uint32_t)(who >> 36 & 0xfff));
+    arm_kv_pool *p = kv_pool(c, who_pool(who));
     *o = (arm_kv_chain_info){.copy_from = -1, .copy_to = -1};
     if (state_of(state) != CHAIN_OPEN) return ARM_OK;
     o->handle = make_handle((uint32_t)args[0], state);
@@ -88,7 +88,7 @@ int arm_kv_chain_at(arm_ctx *c, int64_t index, arm_kv_chain_info *out) {
 static int64_t blocks_body(arm_ctx *c, const int64_t *args) {
     arm_chain *h = live_chain(c, args[0]);
     if (!h) return ARM_E_STALE;
-    arm_kv_pool *p = kv_pool(c, (uint32_t)(rdw(c, &h->who) >> 36 & 0xfff));
+    arm_kv_pool *p = kv_pool(c, who_pool(rdw(c, &h->who)));
     int64_t span = rdw(c, &h->span), at = LOW24(span);
     int32_t *out = (int32_t *)(uintptr_t)args[2];
     for (uint32_t b = HIGH24(span); at > args[1]; b = parent_of(c, b))
@@ -138,7 +138,7 @@ void kv_agent_gone(arm_ctx *c, uint32_t a) {
     } while (0)
 
 static bool chain_lives(arm_ctx *c, arm_chain *h, arm_kv_pool *p) {
-    return state_of(rdw(c, &h->state)) != CHAIN_FREE && (rdw(c, &h->who) >> 36 & 0xfff) == p->index;
+    return state_of(rdw(c, &h->state)) != CHAIN_FREE && who_pool(rdw(c, &h->who)) == p->index;
 }
 
 /* Counts of one block, found by looking at everything. */

@@ -30,6 +30,7 @@
 static inline arm_block *block(arm_ctx *c, uint32_t b) { return c->blocks + b - 1; }
 static inline arm_kv_pool *kv_pool(arm_ctx *c, uint32_t p) { return c->kv_pools + p; }
 static inline arm_chain *chain_at(arm_ctx *c, uint32_t i) { return c->chains + i; }
+static inline uint32_t who_pool(int64_t w) { return (uint32_t)(w >> 24 & 0xfff); }
 static inline uint32_t parent_of(arm_ctx *c, uint32_t b) { return HIGH24(rdw(c, &block(c, b)->place)); }
 static inline bool in_use(arm_ctx *c, uint32_t b) { return HIGH24(rdw(c, &block(c, b)->refs)) > 0; }
 static inline void add(arm_ctx *c, cell *p, int64_t n) { wrw(c, p, rdw(c, p) + n); }

@@ -6,8 +6,10 @@
 
 typedef struct {
     int64_t handle, how, tokens, score; /* tokens: of truncate, -1: release */
+    int64_t score_now;
     uint64_t claim;                     /* bury: what the owner's place must still hold */
     uint32_t owner;
+    bool begun;
     int64_t out_of_use, out_before;
     bool left;
 } arm_leaving;
@@ -81,16 +83,16 @@ static int64_t leave_body(arm_ctx *c, const int64_t *args) {
     o->out_of_use = o->out_before;
     o->left = false;
     if (make_handle(i, state) != o->handle || state_of(state) == CHAIN_FREE) return ARM_E_STALE;
-    if (o->claim && (who_owner(who) != o->owner || atomic_load_explicit(&owner(c, o->owner)->claim, memory_order_acquire) != o->claim))
-        return ARM_E_STALE;
+    bool mine = !o->claim || o->begun || (who_owner(who) == o->owner && atomic_load_explicit(&owner(c, o->owner)->claim, memory_order_acquire) == o->claim);
+    if (!mine) return ARM_E_STALE;
     bool closing = state_of(state) == CHAIN_CLOSING, ends = o->tokens < 0;
     if (closing && !ends) return ARM_E_STALE;
-    arm_kv_pool *p = kv_pool(c, (uint32_t)(who >> 36 & 0xfff));
+    arm_kv_pool *p = kv_pool(c, who_pool(who));
     int64_t span = rdw(c, &h->span), seal = rdw(c, &h->seal), hold = rdw(c, &h->hold), size = p->config.block_tokens;
     uint32_t held = HIGH24(hold), tail = HIGH24(span), len = LOW24(span);
     if (!ends && LOW24(seal)) return ARM_E_STATE; /* somebody is making it longer */
     if (!ends && o->tokens > rdw(c, &h->tokens)) return ARM_E_ARGUMENT;
-    int64_t score = score_now(c, p, o->score);
+    int64_t score = o->score_now = score_now(c, p, o->score);
     if (LOW24(seal)) {
         add(c, &p->reserved, -(int64_t)LOW24(seal));
         charge(c, p, TO_AGENT(who_agent(who)), -(int64_t)LOW24(seal));
@@ -98,7 +100,7 @@ static int64_t leave_body(arm_ctx *c, const int64_t *args) {
     }
     if (ends && !closing) {
         wrw(c, &h->state, (state & ~INT64_C(15)) | CHAIN_CLOSING);
-        wrw(c, &h->who, (who & ~(INT64_C(0xfff) << 24)) | (int64_t)c->slot << 24);
+        wrw(c, &h->who, (who & ~(INT64_C(0xfff) << 36)) | (int64_t)c->slot << 36);
     }
     if (held) held = unpin(c, p, held, o->how == ARM_KV_DROP, score, &o->out_of_use);
     if (!held) {
@@ -126,6 +128,8 @@ static int64_t leave(arm_ctx *c, arm_leaving *o) {
     do {
         rc = arm_run(c, leave_body, (int64_t[]){(int64_t)(uintptr_t)o}, 0);
         o->out_before = o->out_of_use;
+        o->score = o->score_now; /* all of it leaves at one time */
+        o->begun = true;
     } while (rc == ARM_OK && o->left);
     return rc < 0 ? rc : o->out_of_use;
 }
@@ -143,6 +147,11 @@ int64_t arm_kv_release(arm_ctx *c, int64_t handle, int64_t how, double score) {
     return leave(c, &(arm_leaving){.handle = handle, .how = how, .tokens = -1, .score = score < 0 ? -1 : score_bits(score)});
 }
 
+int64_t arm_kv_give(arm_ctx *c, int64_t handle) {
+    ARM_IF_PRIVATE(c, arm_private_kv_give(c, handle));
+    return bad_handle(c, handle) ? ARM_E_STALE : leave(c, &(arm_leaving){.handle = handle, .tokens = -1, .score = -1});
+}
+
 int64_t arm_kv_truncate(arm_ctx *c, int64_t handle, int64_t tokens, int64_t how, double score) {
     ARM_IF_PRIVATE(c, arm_private_kv_truncate(c, handle, tokens, how, score));
     if (bad_score(score) || how < 0 || how > ARM_KV_DROP || tokens < 0) return ARM_E_ARGUMENT;
@@ -156,7 +165,7 @@ static int64_t let_go_body(arm_ctx *c, const int64_t *args) {
     arm_chain *h = live_chain(c, args[0]);
     int64_t n = 0;
     if (!h) return ARM_E_STALE;
-    arm_kv_pool *p = kv_pool(c, (uint32_t)(rdw(c, &h->who) >> 36 & 0xfff));
+    arm_kv_pool *p = kv_pool(c, who_pool(rdw(c, &h->who)));
     int64_t hold = rdw(c, &h->hold);
     uint32_t held = HIGH24(hold);
     if (held) held = unpin(c, p, held, false, score_now(c, p, -1), &n);

@@ -6,6 +6,8 @@
 #define arm_event_head arm_private_kv_event_head
 #define arm_kv_open arm_private_kv_open
 #define arm_kv_extend arm_private_kv_extend
+#define arm_kv_take arm_private_kv_take
+#define arm_kv_give arm_private_kv_give
 #define arm_kv_fork arm_private_kv_fork
 #define arm_kv_truncate arm_private_kv_truncate
 #define arm_kv_release arm_private_kv_release

@@ -10,13 +10,14 @@ import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from types import MethodType
 from typing import Any, NamedTuple, NoReturn
 
 from agentrm.core._agentrm_core import ffi, lib
-from agentrm.core.kernel import MEANING, Kernel, KernelConfig, KVPool
+from agentrm.core.kernel import MEANING, Kernel, KernelConfig, KVPool, memory_of
 from agentrm.errors import BlockQuotaExceeded, BlocksExhausted, KernelError
 
-__all__ = ["BlockPool", "BlockStatistics", "Chain", "Evicted", "block_hashes"]
+__all__ = ["BlockPool", "BlockStatistics", "BlockTap", "Chain", "Evicted", "block_hashes"]
 
 _PUBLIC = (
     "account", "quota", "charged", "open", "extend", "seal", "fork", "truncate", "release", "drop", "evict", "rescore",
@@ -106,6 +107,11 @@ class BlockPool:
         self.kernel, self.index, self.name = kernel, index, name
         self._ctx = kernel._ctx
         self._who = index << 24
+        # As in Kernel: C functions with the context bound.
+        self._open: Callable[[int, int, int, bytes, int, Any], int] = MethodType(lib.arm_kv_open, self._ctx)
+        self._extend: Callable[[int, int, bytes, int, Any], int] = MethodType(lib.arm_kv_extend, self._ctx)
+        self._release: Callable[[int, int, float], int] = MethodType(lib.arm_kv_release, self._ctx)
+        self._give: Callable[[int], int] = MethodType(lib.arm_kv_give, self._ctx)
         self._names: dict[int, tuple[str, str]] = {}
         info = self._info()
         self.capacity: int = info.blocks
@@ -182,12 +188,12 @@ class BlockPool:
 
         Raises BlocksExhausted or BlockQuotaExceeded, each with `lacking`; KernelError if all chains are in use.
         """
-        if evicted is None:
-            rc: int = lib.arm_kv_open(self._ctx, account | self._who, program, tokens, hashes, len(hashes) >> 3, _NULL)
-        else:
+        if evicted is not None:
             taken = _Taken(self._room(tokens))
-            rc = lib.arm_kv_open(self._ctx, account | self._who, program, tokens, hashes, len(hashes) >> 3, taken.c)
+            rc = self._open(account | self._who, program, tokens, hashes, len(hashes) >> 3, taken.c)
             evicted += taken.evicted()
+        else:
+            rc = self._open(account | self._who, program, tokens, hashes, len(hashes) >> 3, _NULL)
         if rc < 0:
             if rc == lib.ARM_E_AGENT and account in self._names:  # its place in the table of names was given away
                 return self.open(self.account(*self._names[account]), tokens, hashes, program, evicted)
@@ -205,10 +211,10 @@ class BlockPool:
         Raises as `open` does; then the chain is as it was, but for the source of an earlier copy being let go.
         """
         if evicted is None:
-            rc: int = lib.arm_kv_extend(self._ctx, chain, tokens, hashes, len(hashes) >> 3, _NULL)
+            rc = self._extend(chain, tokens, hashes, len(hashes) >> 3, _NULL)
         else:
             taken = _Taken(self._room(tokens))
-            rc = lib.arm_kv_extend(self._ctx, chain, tokens, hashes, len(hashes) >> 3, taken.c)
+            rc = self._extend(chain, tokens, hashes, len(hashes) >> 3, taken.c)
             evicted += taken.evicted()
         if rc < 0:
             self._refuse(rc, f"extend a chain by {tokens} tokens")
@@ -238,13 +244,13 @@ class BlockPool:
         `score`, 0 or more, says what they are worth (for instance recompute cost over the time until the next use): the
         lowest goes first. None is least recently released first, on the scale of the pool's count of releases.
         """
-        rc: int = lib.arm_kv_release(self._ctx, chain, 0, -1.0 if score is None else score)
+        rc = self._give(chain) if score is None else self._release(chain, lib.ARM_KV_RELEASE, score)
         return rc if rc >= 0 else self._refuse(rc, "release a chain")
 
     def drop(self, chain: int) -> int:
         """Ends a chain and keeps nothing of it but what other programs' cached blocks are built on. Returns how many
         blocks are not in use any more."""
-        rc: int = lib.arm_kv_release(self._ctx, chain, lib.ARM_KV_DROP, -1.0)
+        rc = self._release(chain, lib.ARM_KV_DROP, -1.0)
         return rc if rc >= 0 else self._refuse(rc, "drop a chain")
 
     # --- the cache ---
@@ -356,6 +362,35 @@ class BlockPool:
                 lacking=lacking,
             )
         raise KernelError(f"could not {what}: {pool}: {_MEANING.get(code, f'code {code}')}")
+
+
+class BlockTap:
+    """One account of a pool, bound: the quickest way to chains without hashes.
+
+    `take(tokens)` opens a chain with room for so many tokens and returns its handle, or a negative code if there is
+    none (`BlockPool.open` says why); its blocks are in `block[0]` to `block[n - 1]` until the next `take`.
+    `give(chain)` releases any chain of the pool.
+    """
+
+    __slots__ = ("__weakref__", "_tap", "block", "give", "take")
+
+    def __init__(self, pool: BlockPool, account: int, room: int) -> None:
+        """At most `room` blocks of a chain are listed."""
+        taken = _Taken(room)
+        self._tap = ffi.new("arm_kv_tap *", {"ctx": pool._ctx, "who": account | pool._who, "taken": taken.c[0]})
+        memory_of[self._tap] = taken, pool.kernel
+        self.block: Any = taken.c.block
+        self.take: Callable[[int], int] = MethodType(lib.arm_kv_take, self._tap)
+        self.give: Callable[[int], int] = pool._give
+        pool.kernel._ports.add(self)
+
+    @property
+    def n(self) -> int:
+        """Blocks of the chain that was taken last."""
+        return int(self._tap.taken.n)
+
+    def poison(self, refuse: Callable[..., Any]) -> None:
+        self.take = self.give = refuse
 
 
 _NULL = ffi.NULL

@@ -18,7 +18,7 @@ from agentrm.core._agentrm_core import ffi, lib
 from agentrm.errors import ForkedError, KernelError
 
 if TYPE_CHECKING:
-    from agentrm.core.blocks import BlockPool
+    from agentrm.core.blocks import BlockPool, BlockTap
     from agentrm.core.port import Port
 
 __all__ = ["POLICIES", "Event", "KVPool", "Kernel", "KernelConfig", "Limit", "Pool", "clock_ns", "handle_index"]
@@ -224,7 +224,7 @@ class Kernel:
         self.heartbeat: Callable[[int, int], int] = MethodType(lib.arm_heartbeat, ctx)
         self.reap: Callable[[int, int], int] = MethodType(lib.arm_reap, ctx)
         self.try_acquire: Callable[[int, int, int], int] = MethodType(lib.arm_try, ctx)
-        self._ports: weakref.WeakSet[Port | BlockPool] = weakref.WeakSet()
+        self._ports: weakref.WeakSet[Port | BlockPool | BlockTap] = weakref.WeakSet()
         _live.add(self)
 
     def _set_up(self, config: KernelConfig) -> None:

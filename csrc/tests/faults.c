@@ -14,7 +14,7 @@
 
 void (*arm_fault_hook)(int step);
 
-enum { STEPS = 8, APPLY = 2, HELP = 4, CALLS = 150 };
+enum { STEPS = 8, APPLY = 2, HELP = 4, CALLS = 220 };
 static const char *const NAMES[STEPS] = {"read root", "commit", "apply", "release", "help", "private write", "heartbeat", "event"};
 
 static _Thread_local bool armed;

@@ -34,8 +34,11 @@ int main(int argc, char **argv) {
     check_empty(&k);
     long grants = atomic_load(&arena.book->grants), ends = atomic_load(&arena.book->ends);
     if (grants != ends) FAIL("%ld grants, %ld ends", grants, ends);
+    long opened = atomic_load(&arena.book->kv.opened), ended = atomic_load(&arena.book->kv.ended);
+    if (opened != ended) FAIL("%ld chains opened, %ld ended", opened, ended);
     free(k.ctx);
     world_free(&arena);
-    printf("stress: %d threads, %ld calls each, seed %llu: %ld tickets granted, each once\n", n, calls, (unsigned long long)seed, grants);
+    printf("stress: %d threads, %ld calls each, seed %llu: %ld tickets granted, %ld chains opened, each once\n", n, calls,
+           (unsigned long long)seed, grants, opened);
     return 0;
 }

@@ -14,12 +14,28 @@
 
 enum { TICKETS = 512, OWNERS = 12, POOLS = 2, SCOPES = 4, LIMITS = 4, LANES = 6, MEMORY = 200, LIVE = 24 };
 
+#define FAIL(...)                                                                                                      \
+    do {                                                                                                               \
+        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                                                \
+        fprintf(stderr, __VA_ARGS__);                                                                                  \
+        fprintf(stderr, "\n");                                                                                         \
+        fflush(stderr);                                                                                                \
+        _exit(1);                                                                                                      \
+    } while (0)
+
+static inline void must(int64_t rc, const char *what) {
+    if (rc < 0) FAIL("%s: %lld", what, (long long)rc);
+}
+
+#include "kv_world.h"
+
 typedef struct {
     _Atomic int64_t clock;
     _Atomic int64_t last_grant[TICKETS]; /* of each slot */
     _Atomic long grants, ends;
     _Atomic int stop;
     _Atomic int dead[OWNERS]; /* pid to be buried, 0 if none */
+    kv_ledger kv;
 } ledger;
 
 typedef struct {
@@ -37,16 +53,8 @@ typedef struct {
     int64_t wait[LIVE], run[LIVE], agent[6];
     int32_t scope[SCOPES];
     const char *doing;
+    kv_worker kv;
 } worker;
-
-#define FAIL(...)                                                                                                      \
-    do {                                                                                                               \
-        fprintf(stderr, "%s:%d: ", __FILE__, __LINE__);                                                                \
-        fprintf(stderr, __VA_ARGS__);                                                                                  \
-        fprintf(stderr, "\n");                                                                                         \
-        fflush(stderr);                                                                                                \
-        _exit(1);                                                                                                      \
-    } while (0)
 
 static inline uint32_t draw(worker *k, uint32_t below) { /* splitmix64 */
     uint64_t z = (k->seed += UINT64_C(0x9e3779b97f4a7c15));
@@ -63,14 +71,11 @@ static inline void *shared_memory(size_t size) {
     return p;
 }
 
-static inline void must(int64_t rc, const char *what) {
-    if (rc < 0) FAIL("%s: %lld", what, (long long)rc);
-}
-
 static inline world world_make(void) {
     arm_config f = {.tickets = TICKETS, .agents = 16, .tenants = 8, .pools = POOLS, .limits = LIMITS, .scopes = SCOPES + 2,
                     .owners = OWNERS, .events = 64, .ring_entries = 2048, .backfill_passes = 4, .backfill_us = 200,
-                    .age_us = 300, .boost_us = 2000, .quanta_us = {100, 300, 0}, .quanta_tokens = {400, 1000, 0}, .shared = 1};
+                    .age_us = 300, .boost_us = 2000, .quanta_us = {100, 300, 0}, .quanta_tokens = {400, 1000, 0}, .shared = 1,
+                    .kv_pools = 1, .kv_blocks = BLOCKS, .kv_chains = CHAINS};
     world w = {.size = arm_size(&f), .book = shared_memory(sizeof(ledger))};
     w.arena = shared_memory(w.size);
     atomic_store(&w.book->clock, 1000000);
@@ -86,6 +91,7 @@ static inline world world_make(void) {
                                     {.lanes = LANES, .zombies = 1, .max_queued = 200, .policy = ARM_DRF, .nlimits = 2,
                                      .limits = {0, 3}, .account_scope = SCOPES - 1, .request_cost_us = 20}};
     for (uint32_t i = 0; i < POOLS; i++) must(arm_set_pool(w.arena, i, &pools[i]), "set a pool");
+    must(arm_set_kv(w.arena, 0, &(arm_kv_config){.blocks = BLOCKS, .block_tokens = BLOCK_TOKENS}), "set a block pool");
     return w;
 }
 
@@ -99,12 +105,16 @@ static inline worker worker_join(world *w, uint64_t seed, int live_max) {
     k.ctx = aligned_alloc(64, (arm_ctx_size() + 63) & ~(size_t)63);
     must(arm_join(k.ctx, w->arena, w->size, getpid(), 1, 0), "join");
     k.io = arm_io_of(k.ctx);
+    k.kv.book = &w->book->kv;
+    k.kv.row = arm_owner_slot(k.ctx);
+    kv_forget(k.kv.book, k.kv.row);
     for (int i = 0; i < 6; i++) {
         char name[16];
         int64_t tenant = arm_tenant(k.ctx, name, (size_t)snprintf(name, sizeof name, "tenant %d", i % 3), i % 3 == 2 ? 2048 : 0);
         must(tenant, "tenant");
         k.agent[i] = arm_agent(k.ctx, name, (size_t)snprintf(name, sizeof name, "agent %d", i), (uint32_t)tenant, 0);
         must(k.agent[i], "agent");
+        must(arm_kv_quota(k.ctx, 0, 0, k.agent[i], i == 1 ? QUOTA : 0), "quota");
     }
     for (int i = 0; i < SCOPES; i++) { /* two models in pool 0, one in pool 1, its account */
         char name[16];
@@ -209,6 +219,11 @@ static inline void advance_time(worker *k, int64_t ns) {
 static inline void step_of_work(worker *k) {
     uint32_t what = draw(k, 100);
     int64_t now = tick(k, 300);
+    if (draw(k, 3) == 0) {
+        k->doing = "kv";
+        kv_step(k->ctx, &k->kv, k->agent[draw(k, 6)], what, draw(k, 1 << 16), draw(k, 1 << 16));
+        return;
+    }
     if (what < 40) {
         if (k->nwait + k->nrun < k->live_max) submit(k);
     } else if (what < 62) {
@@ -264,6 +279,7 @@ static inline void show(worker *k) {
 
 /* Ends all that it has: what waits is granted sooner or later, without anybody else's help. */
 static inline void drain(worker *k) {
+    kv_drain(k->ctx, &k->kv);
     for (long n = 0; k->nwait || k->nrun; n++) {
         if (n == 5000000) {
             show(k);
@@ -278,11 +294,13 @@ static inline void drain(worker *k) {
 static inline void check(worker *k) {
     char why[200];
     if (arm_check(k->ctx, why, sizeof why)) FAIL("invariant: %s", why);
+    kv_check(k->ctx);
 }
 
 /* Nobody has anything: lanes, queues, rate and memory are back. */
 static inline void check_empty(worker *k) {
     check(k);
+    kv_check_empty(k->ctx);
     int64_t later = tick(k, 10000000);
     for (int i = 0; i < POOLS; i++) {
         arm_pool_info p;
@@ -302,7 +320,8 @@ static inline void check_empty(worker *k) {
 }
 
 static inline void bury(worker *k, int32_t slot, int64_t pid) {
-    int64_t rc;
+    int64_t rc, at_it, started, wake;
+    if (arm_owner_info(k->ctx, slot, &at_it, &started, &wake) == ARM_OK && at_it == pid) kv_forget(k->kv.book, slot);
     do {
         rc = arm_owner_dead(k->ctx, slot, pid, tick(k, 1000));
         must(rc, "bury");

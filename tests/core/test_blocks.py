@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentrm.core import BlockPool, Kernel, KernelConfig, KVPool, block_hashes
+from agentrm.core import BlockPool, BlockTap, Kernel, KernelConfig, KVPool, block_hashes
 from agentrm.errors import BlockQuotaExceeded, BlocksExhausted, ForkedError, KernelError
 
 BLOCK = 4
@@ -229,6 +229,16 @@ def test_several_backends_in_one_arena_do_not_mix() -> None:
     assert large.blocks(large.open(account, 4 * BLOCK, words(2))) == [0, 1]
     assert (counts(small), counts(large)) == ((4, 0, 0), (2, 0, 4))
     assert len(list(small.chains())) == len(list(large.chains())) == 1
+
+
+def test_a_tap_takes_and_gives_in_one_call_each() -> None:
+    pool = pool_of(8)
+    tap = BlockTap(pool, pool.account(), 8)
+    chain = tap.take(3 * BLOCK)
+    assert [tap.block[i] for i in range(tap.n)] == pool.blocks(chain) == [0, 1, 2]
+    assert tap.take(6 * BLOCK) < 0
+    assert tap.give(chain) == 3
+    assert counts(pool) == (0, 0, 8)
 
 
 def test_an_agent_with_blocks_keeps_its_place_in_the_table_of_names() -> None:
