@@ -43,6 +43,9 @@ __all__ = ["EnvironmentStatistics", "Environments"]
 
 Done = Callable[["BaseException | None"], None]
 Making = Callable[[Environment, Done], None]
+EXIT_S = 1.0
+"""Seconds beyond the grace time that the exit of the process waits for one that is just being made. What is not gone by
+then is left to the journal."""
 LAST_WORDS = 2000
 """Characters of a failed set-up's output that its error shows."""
 
@@ -99,6 +102,7 @@ class Environments:
         self._closed = False
         self._made = self._failed = self._released = self._lost = 0
         self._prepare_s = self._awaited_s = 0.0
+        self._patience_s: float | None = None
         self._at_exit = atexit.register(_close_at_exit, weakref.ref(self), self._owner.pid)
         if recover:
             in_thread(lambda: clean(self.home))
@@ -382,7 +386,7 @@ class Environments:
             error = self._remove(environment)
             self._forget(environment, error)
         else:  # whoever makes it removes it
-            environment.gone.wait()
+            environment.gone.wait(self._patience_s)
             error = environment.left
         return error
 
@@ -424,4 +428,5 @@ def _timed_out(environment: Environment) -> SetupTimeout:
 def _close_at_exit(of: weakref.ref[Environments], pid: int) -> None:
     environments = of()
     if environments is not None and os.getpid() == pid:
+        environments._patience_s = environments.settings.grace_s + EXIT_S
         environments.close()
