@@ -6,8 +6,11 @@ hangs on those two. Importing this package loads no framework and no numeric lib
 
 from __future__ import annotations
 
+from agentrm.access import AccessRequest, Authorise
+from agentrm.cancellation import cancellable
 from agentrm.clock import Clock, MonotonicClock, VirtualClock
 from agentrm.errors import (
+    AccessDenied,
     AdmissionError,
     AgentRMError,
     BlockQuotaExceeded,
@@ -23,6 +26,7 @@ from agentrm.errors import (
     RequestTooLarge,
     RunTimeout,
     ScopeClosed,
+    WorkCancelled,
     WouldDeadlock,
 )
 from agentrm.identity import Identity, current_identity, identity
@@ -37,8 +41,11 @@ from agentrm.limits.errors import (
 from agentrm.scheduling import Lease, ResourceManager, current_lease
 
 __all__ = [
+    "AccessDenied",
+    "AccessRequest",
     "AdmissionError",
     "AgentRMError",
+    "Authorise",
     "BlockQuotaExceeded",
     "BlocksExhausted",
     "BudgetExceeded",
@@ -64,7 +71,9 @@ __all__ = [
     "SpawnRefused",
     "StepLimit",
     "VirtualClock",
+    "WorkCancelled",
     "WouldDeadlock",
+    "cancellable",
     "current_identity",
     "current_lease",
     "identity",

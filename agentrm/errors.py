@@ -8,6 +8,7 @@ and `retry_after` instead.
 from __future__ import annotations
 
 __all__ = [
+    "AccessDenied",
     "AdmissionError",
     "AgentRMError",
     "BlockQuotaExceeded",
@@ -23,6 +24,7 @@ __all__ = [
     "RequestTooLarge",
     "RunTimeout",
     "ScopeClosed",
+    "WorkCancelled",
     "WouldDeadlock",
 ]
 
@@ -86,6 +88,14 @@ class RequestTooLarge(AdmissionError):
 
 class ScopeClosed(AdmissionError):
     """The provider refused the account or model for good (quota, billing, authentication)."""
+
+
+class WorkCancelled(AdmissionError):
+    """The work that the call belongs to was called off (`agentrm.cancellable`)."""
+
+
+class AccessDenied(AdmissionError, PermissionError):
+    """The manager's `authorise` hook refused the call."""
 
 
 class WouldDeadlock(AdmissionError):

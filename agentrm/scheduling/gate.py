@@ -98,6 +98,8 @@ class Gate:
             raise AdmissionError(f"{lease!r} was used before; ask for a new lease for each call", agent=lease.agent)
         if self.closing:
             raise refusals.closing(self.rm.name, lease)
+        if lease._cancellable is not None and lease._cancellable.cancelled:
+            raise lease._cancellable.error()
         route, parent = lease.route, lease._parent
         if self.backoff.closed:
             self.backoff.refuse_if_closed(lease)
@@ -176,6 +178,8 @@ class Gate:
             raise refusals.closing(self.rm.name, lease)
         if self.backoff.closed:
             self.backoff.refuse_if_closed(lease)
+        if lease._cancellable is not None:
+            lease._cancellable.watch(lease, self.refuse_waiting)
         if lease.refusal is not None:  # taken out of the queue before it was registered
             raise lease.refusal
         if not self.sweeper.active:
@@ -205,6 +209,8 @@ class Gate:
             lease._timer.cancel()
         if lease.error is not None:  # its loop was stuck for so long that the lane was taken back
             raise lease.error
+        if lease._cancellable is not None:
+            lease._cancellable.forget(lease)
         now = self._now()
         lease.granted_ns = lease._beat_ns = now
         lease.state = RUNNING

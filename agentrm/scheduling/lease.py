@@ -23,6 +23,7 @@ from agentrm.errors import AgentRMError, ConfigError, ForkedError, LeaseError
 from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter
 
 if TYPE_CHECKING:
+    from agentrm.cancellation import cancellable
     from agentrm.clock import Timer
     from agentrm.limits.account import Charge
     from agentrm.limits.prices import Cost, Use
@@ -79,6 +80,9 @@ class Lease:
     """Tokens in all and input tokens, as the caller said them."""
     _max_output: int | None = None
     _use: Use | None = None
+    _cancellable: cancellable | None = None
+    tool: str | None = None
+    """The tool that is called, where that was said."""
     beats = 0
     """Heartbeats so far."""
     streams = False

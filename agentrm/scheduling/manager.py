@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentrm.cancellation import _scope
 from agentrm.clock import Clock, MonotonicClock
 from agentrm.core.kernel import Kernel
 from agentrm.errors import ConfigError, KernelError
@@ -22,6 +23,7 @@ from agentrm.scheduling.routing import Layout, Route, layout, pool_for
 if TYPE_CHECKING:
     import os
 
+    from agentrm.access import Authorise
     from agentrm.config import Config
     from agentrm.limits.guards import Guards
     from agentrm.limits.headers import HeaderLimits
@@ -50,8 +52,9 @@ class ResourceManager:
     arrival. Works from many threads and event loops at once. After `fork` every use raises `ForkedError`: make a new
     manager in the child.
 
-    The sections are those of the configuration (docs/configuration.md), as plain mappings. `clock` and `seed` are for
-    tests and simulations.
+    The sections are those of the configuration (docs/configuration.md), as plain mappings. `authorise` is asked about
+    each call, of whichever kind, before it is queued (`agentrm.access`; default: all are allowed). `clock` and `seed`
+    are for tests and simulations.
 
     Raises ConfigError for a configuration that cannot work.
     """
@@ -62,12 +65,13 @@ class ResourceManager:
         name: str = "default",
         clock: Clock | None = None,
         seed: int | None = None,
+        authorise: Authorise | None = None,
         **sections: Mapping[str, Any] | None,
     ) -> None:
         from agentrm.config import load
 
         given = {key: value for key, value in sections.items() if value is not None}
-        self._start(load(given), name, clock, seed)
+        self._start(load(given), name, clock, seed, authorise)
 
     @classmethod
     def from_config(
@@ -77,16 +81,19 @@ class ResourceManager:
         name: str = "default",
         clock: Clock | None = None,
         seed: int | None = None,
+        authorise: Authorise | None = None,
     ) -> ResourceManager:
         """A manager from a YAML file, a mapping or a checked `Config`."""
         from agentrm.config import Config, load
 
         self = cls.__new__(cls)
-        self._start(source if isinstance(source, Config) else load(source), name, clock, seed)
+        self._start(source if isinstance(source, Config) else load(source), name, clock, seed, authorise)
         return self
 
-    def _start(self, config: Config, name: str, clock: Clock | None, seed: int | None) -> None:
-        self.name, self.config = name, config
+    def _start(
+        self, config: Config, name: str, clock: Clock | None, seed: int | None, authorise: Authorise | None
+    ) -> None:
+        self.name, self.config, self._authorise = name, config, authorise
         self.clock: Clock = clock or MonotonicClock()
         self.random = random.Random(seed)
         self.layout: Layout = layout(config, policy_name=kernel_policy)
@@ -200,7 +207,30 @@ class ResourceManager:
             lease.session = session or who.session
             if not isinstance(lease.session, str):
                 raise ConfigError("session", session, "a name (text)")
+        if tool is not None:
+            lease.tool = tool
+        if self._authorise is not None:
+            self._ask(self._authorise, lease)
+        work = _scope.get()
+        if work is not None:
+            lease._cancellable = work
         return lease
+
+    @staticmethod
+    def _ask(authorise: Authorise, lease: Lease) -> None:
+        from agentrm.access import AccessRequest
+
+        outer, enclosing = [], lease.parent
+        while enclosing is not None:
+            outer.append(f"{enclosing.route.kind}:{enclosing.tool or enclosing.route.model or enclosing.pool}")
+            enclosing = enclosing.parent
+        route = lease.route
+        asked = AccessRequest(
+            route.kind, route.agent, route.tenant, lease.session, route.priority, route.pool.name, route.model,
+            lease.tool, tuple(outer),
+        )  # fmt: skip
+        if not authorise(asked):
+            raise refusals.denied(lease)
 
     def _pool_of_tool(self, kind: str, pool: str | None, tool: str) -> str:
         key = kind, pool, tool

@@ -222,13 +222,17 @@ class Environments:
             if environment.state != "queued" or (before is not None and (priority is None or environment.urgent)):
                 return environment
             environment.urgent = priority is not None
-            lease = environment.lease = self._rm.lease(
+        try:
+            lease = self._rm.lease(
                 kind="environment", agent=current_identity().agent or program, priority=priority or "background",
                 tokens=0, run_s=settings.setup_s, parent=None, on_reap=lambda *_: self._overdue(environment),
             )  # fmt: skip
-        if before is not None:  # made ahead until now: somebody waits for it, so it goes before those
-            before.release()
-        try:
+            with self._lock:
+                if environment.lease is not before:  # somebody else was quicker
+                    return environment
+                environment.lease = lease
+            if before is not None:  # made ahead until now: somebody waits for it, so it goes before those
+                before.release()
             lease.acquire_then(lambda error: self._granted(environment, lease, error), free=True)
         except BaseException as error:
             self._fail(environment, error)

@@ -4,25 +4,23 @@ it is gone. Whatever happens to its owner in between, the file says what there m
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
-import time
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from agentrm.storage import Disk, write_atomically
+from agentrm.storage import Disk
 from agentrm.tools.owners import Owner, is_alive
 from agentrm.tools.place import Place
 
 __all__ = ["Entry", "Journal", "default_home"]
 
 VERSION = 1
-TORN_S = 3600.0
-"""Age in seconds at which a file that was never finished is taken for one whose writer died."""
-
 
 def default_home() -> Path:
     """`agentrm/environments` in the user's state folder ($XDG_STATE_HOME, else ~/.local/state)."""
@@ -59,11 +57,28 @@ class Journal:
         return self.home / "places" / id
 
     def write(self, entry: Entry) -> None:
-        """Raises a StorageError if it can't be written; nothing may be made then."""
+        """All of the entry or nothing. Raises OSError if it can't be written; nothing may be made then."""
         self._disk.make_folder(self._folder, durable=True)
         known = asdict(replace(entry, place=replace(entry.place, variables={})))  # they may hold secrets
         data = json.dumps({**known, "version": VERSION}, default=str).encode()
-        write_atomically(self._folder / f"{entry.place.id}.json", data, disk=self._disk)
+        path, fd = self._unfinished(entry)
+        try:
+            self._disk.write_all(fd, data)
+            self._disk.fsync(fd)
+            self._disk.rename(path, self._folder / f"{entry.place.id}.json")
+            self._disk.fsync_dir(self._folder)
+        finally:
+            os.close(fd)
+
+    def _unfinished(self, entry: Entry) -> tuple[Path, int]:
+        """A new file, locked for as long as its writer lives, so that one whose writer died is told by its lock."""
+        while True:
+            path = self._folder / f".{entry.place.id}.{uuid.uuid4().hex}.tmp"
+            fd = self._disk.create(path)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                return path, fd
+            os.close(fd)  # taken for a dead one's between the two steps
 
     def abandon(self, entry: Entry) -> None:
         self.write(replace(entry, abandoned=True))
@@ -82,9 +97,18 @@ class Journal:
                         if entry is not None:
                             yield entry
                 elif path.suffix == ".tmp":
-                    with suppress(FileNotFoundError):
-                        if time.time() - path.stat().st_mtime > TORN_S:
-                            path.unlink()
+                    _remove_unfinished(path)
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Nothing was made yet of what its writer had not finished writing when it died."""
+    with suppress(FileNotFoundError, BlockingIOError):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+        finally:
+            os.close(fd)
 
 
 def _parse(path: Path, folder: Path) -> Entry | None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from agentrm import ResourceManager
-from agentrm.adapters import CallSpec, acall
+from agentrm import ResourceManager, WorkCancelled, cancellable
+from agentrm.adapters import CallSpec, acall, call
 from agentrm.tools import Place
 from tests.scheduling.driver import Scene, in_threads, until
 from tests.tools.scene import is_running, left_in, pids_in, pretending
@@ -167,3 +168,68 @@ def test_r126_an_exclusive_tool_runs_alone_soon_and_queue_and_run_times_are_told
     assert scene.rm.statistics().pools["tools.w"].mean_wait_s == pytest.approx(written["queued"])
 
 
+
+
+def test_r127_after_a_cancellation_no_tool_starts_and_no_model_is_called() -> None:
+    rm = ResourceManager()
+    effects: list[int] = []
+    model_calls = 0
+
+    def tool(number: int, work: cancellable) -> str:
+        effects.append(number)
+        work.cancel("the user pressed stop")  # it comes while the first call runs, from wherever
+        return f"result {number}"
+
+    def turn(work: cancellable) -> tuple[list[str], str]:
+        nonlocal model_calls
+        results = []
+        for number in range(5):
+            try:
+                results.append(call(rm, CallSpec(kind="tool", tool="step"), lambda n=number: tool(n, work)))  # type: ignore[misc]
+            except WorkCancelled:
+                results.append("cancelled")
+        try:
+            with rm.lease(model="any"):
+                model_calls += 1
+        except WorkCancelled:
+            return results, "cancelled"
+        return results, "success"
+
+    with cancellable() as work:
+        results, status = turn(work)
+    assert effects == [0] and model_calls == 0
+    assert results == ["result 0", *["cancelled"] * 4] and status == "cancelled"
+
+
+async def test_r127_through_a_framework_the_run_ends_there(tmp_path: Path) -> None:
+    create_agent = pytest.importorskip("langchain.agents").create_agent
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage
+
+    from agentrm_langchain import AgentRMMiddleware
+
+    rm, effects, work = ResourceManager(tools={"step": {"concurrent": 1}}), list[int](), cancellable()
+
+    class Model(GenericFakeChatModel):
+        def bind_tools(self, tools: object, **_: object) -> Model:
+            return self
+
+    def step(number: int) -> str:
+        """One step."""
+        effects.append(number)
+        work.cancel()
+        return "done"
+
+    calls = [{"name": "step", "args": {"number": n}, "id": f"c{n}", "type": "tool_call"} for n in range(5)]
+    asked: list[str] = []
+
+    def answers() -> Iterator[AIMessage]:
+        asked.append("model")
+        yield AIMessage("", tool_calls=calls)
+        asked.append("model")
+        yield AIMessage("all done")
+
+    agent = create_agent(Model(messages=answers()), [step], middleware=[AgentRMMiddleware(rm)])
+    with work, pytest.raises(WorkCancelled):
+        await agent.ainvoke({"messages": [("user", "go")]})
+    assert len(effects) == 1 and asked == ["model"]
