@@ -30,7 +30,7 @@ HEAVY = (
     "rich",
 )
 FRAMEWORKS = ("langchain", "langchain_core", "langgraph", "autogen_core", "autogen_agentchat", "crewai")
-ON_DEMAND = ("yaml", "sqlite3", "uvicorn", "starlette", "agentrm_autogen", "agentrm_langchain")
+ON_DEMAND = ("yaml", "sqlite3", "uvicorn", "starlette", "agentrm_autogen", "agentrm_crewai", "agentrm_langchain")
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:

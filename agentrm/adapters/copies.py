@@ -50,13 +50,15 @@ class Gate:
 
     def over(self: G, inner: G) -> G:
         """This gate for an object that `inner` gates for the same manager: one gate, what this one says comes first."""
-        if self.arguments == NOBODY and not self.options:
+        if inner is self or (self.arguments == NOBODY and not self.options):
+            return inner
+        arguments, options = first_answers(self.arguments, inner.arguments), {**inner.options, **self.options}
+        if (arguments, options) == (inner.arguments, inner.options):
             return inner
         with self._lock:
             found: G | None = self._over.get(inner)
             if found is None:
-                arguments = first_answers(self.arguments, inner.arguments)
-                found = self._over[inner] = type(self)(self.rm, arguments, {**inner.options, **self.options})
+                found = self._over[inner] = type(self)(self.rm, arguments, options)
             return found
 
     def subclass(self, cls: type, methods: Methods) -> type:

@@ -1,0 +1,26 @@
+"""agentrm for CrewAI: every LLM call and tool call of a crew goes through one resource manager.
+
+    crew = rm.attach(crew)              # the same for an agent, a flow, an LLM, a tool
+
+Importing this package does not load CrewAI; each name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agentrm_crewai.attaching import adapter
+    from agentrm_crewai.checkpoints import keep_in
+    from agentrm_crewai.llms import gate_llm
+    from agentrm_crewai.tools import gate_tool
+
+_HOME = {"adapter": "attaching", "gate_llm": "llms", "gate_tool": "tools", "keep_in": "checkpoints"}
+__all__ = ["adapter", "gate_llm", "gate_tool", "keep_in"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

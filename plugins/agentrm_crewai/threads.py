@@ -1,0 +1,32 @@
+"""CrewAI's sync steps on threads of ours, not on those of the loop.
+
+CrewAI runs each sync step of an agent or flow, and a whole crew under `kickoff_async`, in the loop's default executor:
+six threads on two cores. Six agents that wait for a lane would keep out the one that goes first. Ours are as many as
+are needed; how many are at work is for the pools to say."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from agentrm.adapters import on_thread
+
+__all__ = ["free_steps"]
+
+
+def free_steps(flow: Any) -> None:
+    """Of a flow, or of an agent's executor, which is one. The loop's own executor is left as it is."""
+    steps: dict[Any, Callable[..., Any]] = flow._methods
+    for name, step in steps.items():
+        if not inspect.iscoroutinefunction(step):
+            steps[name] = _on_thread(step)
+
+
+def _on_thread(step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        return await on_thread(functools.partial(step, *args, **kwargs))
+
+    return run
