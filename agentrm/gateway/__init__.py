@@ -7,5 +7,6 @@ answered (`relay`), and settled exactly once however it ends.
 from __future__ import annotations
 
 from agentrm.gateway.server import Gateway
+from agentrm.gateway.threaded import GatewayThread
 
-__all__ = ["Gateway"]
+__all__ = ["Gateway", "GatewayThread"]

@@ -1,0 +1,100 @@
+"""A real engine whose KV memory holds only some of the programs: alone, and behind the gateway, in one run.
+
+Each program is a loop of turns, as an agent's: its whole history again, one message more, a short answer, then a tool.
+What counts is how many turns a minute get done, and how many prompt tokens were computed that had been computed before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from agentrm.config import load
+from agentrm.gateway import Gateway
+from benchmarks.llama_server import LlamaServer
+
+SENTENCE = "The fox met the crow by the well and asked the way to the old mill behind the hill. "
+TOOL_S = 0.2
+
+
+async def program(
+    session: aiohttp.ClientSession, url: str, name: str, turns: int, sentences: int, model: str | None
+) -> tuple[int, int]:
+    """Runs one program; the turns that were answered, and the prompt tokens that were computed anew."""
+    words = itertools.count()
+    history: list[dict[str, str]] = [
+        {"role": "system", "content": f"You are agent {name}. " + f"{name}: {SENTENCE}" * sentences}
+    ]
+    known = again = 0
+    for turn in range(turns):
+        history.append({"role": "user", "content": f"Step {next(words)} of {name}. {SENTENCE * 2}"})
+        body = {"messages": history, "max_tokens": 8, "temperature": 0, "model": model or "m", "cache_prompt": True}
+        async with session.post(
+            f"{url}/v1/chat/completions", json=body, headers={"X-AgentRM-Program": name}
+        ) as answer:
+            reply = await answer.json()
+            if answer.status != 200:
+                raise RuntimeError(f"{answer.status}: {reply}")
+        usage = reply["usage"]
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+        new = usage["prompt_tokens"] - known if turn else usage["prompt_tokens"]
+        again += max(0, usage["prompt_tokens"] - cached - new)
+        known = usage["prompt_tokens"]
+        history.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"] or "."})
+        await asyncio.sleep(TOOL_S)
+    return turns, again
+
+
+async def programs(
+    url: str, count: int, turns: int, sentences: int, model: str | None = None, release: bool = False
+) -> dict[str, Any]:
+    """All programs at once; turns per minute and tokens computed again."""
+    begun = time.monotonic()
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=900)) as session:
+
+        async def one(number: int) -> tuple[int, int]:
+            done = await program(session, url, f"p{number}", turns, sentences, model)
+            if release:
+                await session.post(f"{url}/programs/release", json={"program_id": f"p{number}"})
+            return done
+
+        found = await asyncio.gather(*(one(number) for number in range(count)))
+    took = time.monotonic() - begun
+    return {
+        "seconds": round(took, 1),
+        "turns_per_min": round(60 * sum(turns for turns, _ in found) / took, 1),
+        "recomputed_tokens": sum(again for _, again in found),
+    }
+
+
+@asynccontextmanager
+async def before(url: str, **backend: Any) -> AsyncIterator[Gateway]:
+    config = load({"gateway": {"port": 0, "drain_s": 0, "backends": {"a": {"url": url, **backend}}}})
+    async with Gateway(config) as gateway:
+        yield gateway
+
+
+def compared(alone: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
+    gain = ours["turns_per_min"] / alone["turns_per_min"]
+    share = ours["recomputed_tokens"] / max(1, alone["recomputed_tokens"])
+    ratios = {"turns_ratio": round(gain, 2), "recomputed_share": round(share, 3), "met": gain >= 1.3 and share <= 0.5}
+    return {"alone": alone, "gateway": ours, **ratios}
+
+
+async def llama(folder: Path, count: int = 6, turns: int = 5, sentences: int = 20) -> dict[str, Any]:
+    """llama-server with two slots and no cache in main memory, for six programs."""
+    with LlamaServer(folder, slots=2, context=4096) as server:
+        alone = await programs(server.url, count, turns, sentences)
+    with LlamaServer(folder, slots=2, context=4096) as server:
+        async with before(server.url, kind="llamacpp", lanes=2, swap_dir=str(folder)) as gateway:
+            ours = await programs(gateway.url, count, turns, sentences, release=True)
+    return {"engine": "llama-server (xllamacpp), SmolLM2-135M, 2 slots", "programs": count, "turns": turns} | compared(
+        alone, ours
+    )
