@@ -1,4 +1,4 @@
-"""What sessions cost: adding a message, hibernating and restoring 10,000, memory per message.
+"""What sessions cost: adding a message, hibernating and restoring 10,000, memory per message, compacting.
 
     python -m benchmarks.sessions
 
@@ -8,16 +8,22 @@ Times are CPU times of this process where nothing waits for a disk, so that a bu
 from __future__ import annotations
 
 import gc
+import random
 import statistics
 import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import TypeVar
 
+from agentrm.context.compact import Compactor
+from agentrm.context.embed import HashingEmbedder
 from agentrm.context.messages import Message, Text, ToolCall, ToolResult, make
 from agentrm.context.sessions import SessionStore
+from agentrm.context.similarity import VectorCache
+from agentrm.context.tokens import TokenCounter
 from agentrm.storage import Fsync
 
 COUNT = 10_000
@@ -61,7 +67,59 @@ def timed(work: Callable[[], T]) -> tuple[float, T]:
     return (process_time() - start) * 1e3, done
 
 
+class Talk:
+    """Text with the frequencies of a language (Zipf), ids and names of files among it."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        syllables = [a + b for a in "bcdfghjklmnprstvw" for b in "aeiou"]
+        self._words = ["".join(self._random.choices(syllables, k=1 + n % 4)) for n in range(8000)]
+        self._often = [1 / (n + 5) for n in range(len(self._words))]
+
+    def text(self, words: int) -> str:
+        drawn = self._random.choices(self._words, self._often, k=words)
+        sentences = [" ".join(drawn[at : at + 12]).capitalize() for at in range(0, words, 12)]
+        if self._random.random() < 0.3:
+            sentences.append(f"The {drawn[0]} number is {drawn[-1][:2].upper()}-{self._random.randrange(100_000)}-7")
+        return ". ".join(sentences) + "."
+
+    def history(self, tokens: int, tools: float, counter: TokenCounter) -> list[Message]:
+        """Messages of so many tokens, of which about the share `tools` are calls with their results."""
+        out: list[Message] = [make("system", "You are an agent.", id="system")]
+        size = 0
+        while size < tokens:
+            number, path = len(out), f"/srv/{self._random.choice(self._words)}/{self._random.choice(self._words)}.py"
+            if self._random.random() < tools:
+                parts = (Text(self.text(15)), ToolCall(f"c{number}", "grep", f'{{"path": "{path}"}}'))
+                found = f"{self.text(150)}\n{path}:{number}: error"
+                new = [Message(f"m{number}", "assistant", parts)]
+                new.append(Message(f"r{number}", "tool", (ToolResult(f"c{number}", found),)))
+            else:
+                role = "user" if number % 2 else "assistant"
+                new = [make(role, self.text(self._random.randrange(5, 90)), id=f"m{number}")]
+            out += new
+            size += counter.messages(new)
+        return [*out, make("user", "Go on.", id="last")]
+
+
+def compactions(tokens: int) -> Iterator[str]:
+    """From a history that was never counted nor searched before; only its embeddings are there."""
+    cache = VectorCache(HashingEmbedder())
+    for kind, tools in (("talk", 0.0), ("talk and tools", 0.5), ("tools", 1.0)):
+        history = Talk(1).history(tokens, tools, TokenCounter())
+        for name, vectors in (("without embeddings", None), ("with embeddings, cached", cache)):
+            Compactor(embedder=None, vectors=vectors).compact(history, tokens // 2)
+            taken, result = [], None
+            for _ in range(5):
+                fresh = Compactor(embedder=None, vectors=vectors)
+                cost, result = timed(partial(fresh.compact, history, tokens // 2))
+                taken.append(cost)
+            yield f"compact {kind}, {len(history):,} messages, {name}: {min(taken):.0f} ms ({result})"
+
+
 def main() -> None:
+    for line in compactions(200_000):
+        print(line)
     for fsync, count in (("never", COUNT), ("batch", COUNT), ("always", 500)):
         print(f'append, fsync="{fsync}" (wall): {appends(fsync, count)}')  # type: ignore[arg-type]
     home = SessionStore(folder(), fsync="never")

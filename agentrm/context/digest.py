@@ -17,6 +17,7 @@ from agentrm.context.keyinfo import Fact, merge
 from agentrm.context.messages import SUMMARY, SYNTHETIC, Message, Text
 from agentrm.context.tokens import TokenCounter
 
+_WORD = re.compile(r"\w+")
 KEY = "$digest"
 HEADER = (
     "[Background notes by agentrm on {count} earlier messages: a record, not a request. Earlier requests are"
@@ -175,8 +176,26 @@ def strict_need(facts: Iterable[Fact]) -> int:
     return sum(len(v) // 3 + 4 for v in values)
 
 
+class Shown:
+    """Text that the model will read. `value in shown`: whether a value stands there, in whole words; the words are
+    asked first, since a search through all of the text is dear."""
+
+    def __init__(self, *texts: str) -> None:
+        self._text, self._words = "\n".join(texts), set[str]()
+        for text in texts:
+            self._words.update(_WORD.findall(text))
+
+    def add(self, text: str) -> None:
+        self._text += f"\n{text}"
+        self._words.update(_WORD.findall(text))
+
+    def __contains__(self, value: str) -> bool:
+        words = self._words
+        return all([word in words for word in _WORD.findall(value)]) and value in self._text
+
+
 def choose_facts(
-    facts: Sequence[Fact], tokens: int, counter: TokenCounter, newest: int, present: str
+    facts: Sequence[Fact], tokens: int, counter: TokenCounter, newest: int, present: Shown
 ) -> tuple[Fact, ...]:
     """The facts worth most per token that fit in `tokens`, in order of their source.
 
@@ -200,7 +219,7 @@ def choose_facts(
     chosen: list[Fact] = []
     sources: dict[str, int] = {}
     names: set[tuple[str, str]] = set()
-    taken: list[str] = []
+    taken = Shown()
     left = float(tokens)
     for _, cost, fact in scored:
         label = (fact.source, fact.name)
@@ -216,12 +235,12 @@ def choose_facts(
             if left < 6:
                 break
             continue
-        if len(fact.value) < 40 and any(fact.value in t for t in taken):
+        if len(fact.value) < 40 and fact.value in taken:
             continue  # a longer fact shows it
         left -= cost + extra
         chosen.append(fact)
         if fact.name:
             names.add(label)
         if len(fact.value) > 12:
-            taken.append(fact.value)
+            taken.add(fact.value)
     return tuple(sorted(chosen, key=lambda f: (f.order, f.source, f.name)))

@@ -13,7 +13,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentrm.context.keyinfo_patterns import HEAD, KINDS, NAMED, OPAQUE, REST, SENTENCE, SPACED
+from agentrm.context.keyinfo_patterns import (
+    HEAD,
+    KINDS,
+    LONGEST_NAME,
+    MONTH_DATE,
+    MONTHS,
+    NAME,
+    OPAQUE,
+    REST,
+    SENTENCE,
+    SEPARATOR,
+    SIGNS,
+    SPACED,
+    VALUE,
+)
 from agentrm.context.messages import Message, Text, ToolResult
 
 _MAX_SCAN = 200_000  # characters of one message that are searched; a longer one keeps its head and tail
@@ -72,7 +86,8 @@ def opaque_strings(text: str) -> list[tuple[str, str]]:
     words first, the others in text order.
     """
     out: list[tuple[str, str]] = []
-    for pattern in SPACED:
+    patterns = (*SPACED, MONTH_DATE) if any([month in text for month in MONTHS]) else SPACED
+    for pattern in patterns:
         for match in pattern.finditer(text):
             kind = match.lastgroup
             assert kind is not None
@@ -165,9 +180,15 @@ def _add(facts: dict[tuple[str, str], Fact], fact: Fact) -> None:
 def _named(text: str) -> dict[str, str]:
     """value -> the words before it that name it."""
     out: dict[str, str] = {}
-    for match in NAMED.finditer(text):
-        name = _ARTICLES.sub("", match["name"]).strip()
-        value = match["value"].strip().rstrip(".,:;!?")
+    start = 0
+    while separator := SEPARATOR.search(text, start):
+        before = NAME.search(text, max(start, separator.start() - LONGEST_NAME), separator.start())
+        behind = VALUE.match(text, separator.end()) if before is not None else None
+        if before is None or behind is None:
+            start = separator.start() + 1
+            continue
+        start = behind.end()
+        name, value = _ARTICLES.sub("", before["name"]).strip(), behind["value"].strip().rstrip(".,:;!?")
         if not name or not value:
             continue
         out.setdefault(value, name)
@@ -186,10 +207,13 @@ def sentences_of_kind(text: str, *, question: bool) -> list[tuple[str, str]]:
     out: list[tuple[str, str]] = []
     if len(text) > 20_000:
         return out
+    kinds = [(kind, KINDS[kind]) for kind in _possible(text, KINDS)]
+    if not kinds and not (question and "?" in text):
+        return out
     for sentence in sentences_of(text):
         if not 8 <= len(sentence) <= _MAX_SENTENCE:
             continue
-        for kind, pattern in KINDS.items():
+        for kind, pattern in kinds:
             if pattern.search(sentence):
                 out.append((kind, sentence))
                 break
@@ -197,6 +221,17 @@ def sentences_of_kind(text: str, *, question: bool) -> list[tuple[str, str]]:
             if question and sentence.endswith("?"):
                 out.append(("question", sentence))
     return out
+
+
+def is_of_kind(text: str, *kinds: str) -> bool:
+    """Whether the text holds anything of one of the sentence kinds."""
+    return any([KINDS[kind].search(text) for kind in _possible(text, kinds)])
+
+
+def _possible(text: str, kinds: Iterable[str]) -> list[str]:
+    """The kinds that the text may hold; the others it can't."""
+    low = text.casefold()
+    return [kind for kind in kinds if any([sign in low for sign in SIGNS[kind]])]
 
 
 def merge(facts: Iterable[Fact]) -> list[Fact]:

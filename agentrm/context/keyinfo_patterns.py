@@ -37,28 +37,36 @@ OPAQUE = re.compile(
 HEAD = re.compile(r"(?:[A-Za-z0-9]+[-_/.+#])+$")
 REST = re.compile(r"(?:[-_/.+#][A-Za-z0-9]+)+")
 
-# Forms of several words. Each begins with a digit, a sign of money or a capital: the scan skips to those.
+# Forms of several words. Each begins with a digit or the name of a month: the scan skips to those.
 SPACED = (
     re.compile(
-        r"(?P<number>(?<![\w.,])\d[\d,]*(?:\.\d+)? ?(?:%|°[CF]|(?:ms|s|sec|seconds?|minutes?|min|hours?"
+        r"(?P<number>\d(?<![\w.,]\d)[\d,]*(?:\.\d+)? ?(?:%|°[CF]|(?:ms|s|sec|seconds?|minutes?|min|hours?"
         r"|h|days?"
         r"|weeks?|months?|years?|[KMGT]i?B|bytes?|kb|mb|gb|tokens?|rps|qps|k?Hz|[MG]Hz|km|kg|cm|mm|m|retries"
         r"|replicas|rows|users|requests?|items|times|cores|threads|px|V|W|A|mph|kWh|people|dollars|euros"
         r"|USD|EUR|GBP|CHF|[AaPp][Mm])\b))"
     ),
     re.compile(
-        r"(?P<date>\b(?:\d{1,2} )?(?:January|February|March|April|May|June|July|August|September"
-        r"|October|November"
-        r"|December)(?: \d{1,2}(?:, \d{4})?| \d{4})\b|\b\d{4}-\d{2}-\d{2} \d{2}:\d{2}(?::\d{2})?\b)"
+        r"(?P<date>\d(?<!\w\d)\d{3}-\d{2}-\d{2} \d{2}:\d{2}(?::\d{2})?\b)"
     ),
 )
-
-# `name: value`, `name = value`, `name is value`; the value is what has to survive, the name says what it is.
-NAMED = re.compile(
-    r"(?:^|(?<=[\s{(,;\"'`]))[\"'`]?(?P<name>[A-Za-z][\w.-]{1,40}(?: [\w-]{1,20}){0,2})[\"'`]?"
-    r"(?:\s*[:=]\s*|\s+(?:is|are|was|=|to be|equals|stays at|set to|changed to|now|is now)\s+)"
-    r"[\"'`]?(?P<value>[^\s\"'`,;(){}\[\]][^\"'`,;(){}\[\]\n]{0,60})"
+MONTHS = tuple(
+    "January February March April May June July August September October November December".split()
 )
+MONTH_DATE = re.compile(
+    rf"(?P<date>\b(?:\d{{1,2}} )?(?:{'|'.join(MONTHS)})(?: \d{{1,2}}(?:, \d{{4}})?| \d{{4}})\b)"
+)
+
+# `name: value`, `name = value`, `name is value`; the value is what has to survive, the name says what it is. The
+# separator is looked for first, then the name before it (a search that ends there), then the value behind it.
+SEPARATOR = re.compile(
+    r"[:=]\s*|\s(?:is|are|was|=|to be|equals|stays at|set to|changed to|now|is now)\s+"
+)
+NAME = re.compile(
+    r"(?:^|(?<=[\s{(,;\"'`]))[\"'`]?(?P<name>[A-Za-z][\w.-]{1,40}(?: [\w-]{1,20}){0,2})[\"'`]?\s*$"
+)
+LONGEST_NAME = 90
+VALUE = re.compile(r"[\"'`]?(?P<value>[^\s\"'`,;(){}\[\]][^\"'`,;(){}\[\]\n]{0,60})")
 
 SENTENCE = re.compile(r"[^\s].*?(?:[.!?…](?=[\s\"')\]]|$)|\n|$)", re.DOTALL)
 
@@ -103,3 +111,20 @@ KINDS: dict[str, re.Pattern[str]] = {
         re.IGNORECASE,
     ),
 }
+
+# What a text of each kind contains somewhere, in lower case: a text without any of it need not be searched.
+SIGNS: dict[str, tuple[str, ...]] = {
+    "correction": ("not", "actually", "correction", "i meant", "rather", "instead", "scratch", "ignore", "no longer",
+                   "wrong", "should", "mind", "supersede", "replace"),
+    "instruction": ("always", "never", "must", "don't", "do not", "make sure", "from now on", "only use", "remember",
+                    "please", "under no", "require", "forbidden", "prefer", "policy", "rule", "important", "keep in",
+                    "no matter"),
+    "decision": ("decid", "agreed", "chose", "picked", "settled", "let's", "decision", "approve", "going with",
+                 "signed off", "conclu", "final", "confirmed"),
+    "commitment": ("i'll", "i will", "we'll", "we will", "promise", "commit", "deadline", "due", "by ", "schedule",
+                   "will "),
+    "error": ("error", "exception", "traceback", "fail", "fatal", "panic", "exit ", "returncode", "denied",
+              "not found", "time", "segfault", "assert"),
+    "preference": ("favo", "i like", "i love", "i hate", "i prefer", "i am allergic", "i can't stand", "allergic",
+                   "birthday", "my "),
+}  # fmt: skip

@@ -95,7 +95,9 @@ def _own_counts(text: str) -> _Own:
     if len(statements) < len(sentences):
         stated = frozenset(w for s in statements for w in ws.words_of(s))
     capitals = len(_CAPITAL.findall(text))
-    you = sum([w in ws.SECOND_PERSON for w in words])
+    listed = [w for w in words if w in ws.LISTED]  # few: the lists are asked about these alone
+    you = sum([w in ws.SECOND_PERSON for w in listed])
+    past = sum([w in ws.PAST for w in listed])
     return _Own(
         tokens,
         stated,
@@ -103,13 +105,13 @@ def _own_counts(text: str) -> _Own:
         (
             float(text.rstrip().endswith("?")),
             text.count("?"),
-            sum([w in ws.FIRST_PERSON for w in words]),
+            sum([w in ws.FIRST_PERSON for w in listed]),
             you,
             you / tokens,
-            sum([w in ws.PAST or (w.endswith("ed") and len(w) > 3) for w in words]),
-            sum([w in ws.TIME for w in words]),
-            sum([w in ws.PLAN for w in words]),
-            sum([w in ws.GREETING for w in words]),
+            past + sum([w[-2:] == "ed" and len(w) > 3 and w not in ws.PAST for w in words]),
+            sum([w in ws.TIME for w in listed]),
+            sum([w in ws.PLAN for w in listed]),
+            sum([w in ws.GREETING for w in listed]),
         ),
         text.count("!"),
     )
@@ -122,7 +124,7 @@ def lexical_features(passages: Sequence[Passage]) -> Any:
     words = [ws.words_of(p.text) for p in passages]
     sets = [frozenset(w) for w in words]
     rarity = ws.Rarity(words)
-    count = rarity.count
+    count, idf = rarity.count, rarity.known
     last_seen: dict[str, int] = {}
     rows = []
     for i, passage in enumerate(passages):
@@ -133,7 +135,7 @@ def lexical_features(passages: Sequence[Passage]) -> Any:
         stated = mass if fixed.stated is None else rarity.mass(fixed.stated)
         previous = passages[i - 1] if i else None
         following = passages[i + 1] if i + 1 < len(passages) else None
-        new = sum([rarity.idf(w) for w in own if last_seen.get(w, -99) < i - 6])
+        new = sum([idf[w] for w in own if last_seen.get(w, -99) < i - 6])
         for w in own:
             last_seen[w] = i
         seen = [count[w] for w in own]

@@ -10,12 +10,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agentrm.context.worth import Candidate, Worth
 
 _REDUNDANCY = 0.15
 _COVERAGE = 0.4  # how much of its worth a passage loses when its rare words are all there already
-_DIGITS = 0.3  # a number among words says less than a word: it is kept as a fact
 _LINE_OVERHEAD = 5  # tokens of the reference and separators of a note
 
 
@@ -45,17 +45,18 @@ def choose(
     """
     penalty = [0.0] * len(worth.candidates)
     covered: set[str] = set()
+    fresh = worth.coverage.total.copy() if worth.coverage is not None else None
     heap: list[tuple[float, int]] = []
 
     def density(row: int) -> float:
         cost = _cost(row, worth.candidates[row], cost_of_group, tokens_of)
         value = worth.candidates[row].value * (1 - _REDUNDANCY * penalty[row])
-        return float(value * _uncovered(worth, row, covered) / max(1, cost) ** power)
+        return float(value * _uncovered(worth, row, fresh) / max(1, cost) ** power)
 
     open_rows: list[int] = []
     for row, candidate in enumerate(worth.candidates):
         if candidate.group in taken or (candidate.group not in cost_of_group and not _is_note(candidate)):
-            _mark(worth, row, penalty, covered)
+            _mark(worth, row, penalty, covered, fresh)
         else:
             open_rows.append(row)
     heap = [(-density(row), row) for row in open_rows]
@@ -78,22 +79,16 @@ def choose(
             groups.add(candidate.group)
         else:
             lines.append(candidate)
-        _mark(worth, row, penalty, covered)
+        _mark(worth, row, penalty, covered, fresh)
     return Choice(frozenset(groups), tuple(lines), budget - left)
 
 
-def _uncovered(worth: Worth, row: int, covered: set[str]) -> float:
+def _uncovered(worth: Worth, row: int, fresh: Any) -> float:
     """1 when no rare word of the passage is in what was chosen, down to 1 - _COVERAGE when all are."""
-    if worth.rarity is None or not covered:
+    if worth.coverage is None:
         return 1.0
-    total = fresh = 1e-9
-    for word in worth.words[row]:
-        mass = worth.rarity.idf(word) * (_DIGITS if word.isdigit() else 1.0)
-        total += mass
-        if word not in covered:
-            fresh += mass
     strength = _COVERAGE / 2 if worth.candidates[row].states_rule else _COVERAGE
-    return 1 - strength + strength * fresh / total
+    return float(1 - strength + strength * fresh[row] / worth.coverage.total[row])
 
 
 def _is_note(candidate: Candidate) -> bool:
@@ -105,10 +100,10 @@ def _cost(row: int, candidate: Candidate, groups: Mapping[int, int], tokens_of: 
     return whole if whole is not None else tokens_of[row] + _LINE_OVERHEAD
 
 
-def _mark(worth: Worth, row: int, penalty: list[float], covered: set[str]) -> None:
+def _mark(worth: Worth, row: int, penalty: list[float], covered: set[str], fresh: Any) -> None:
     """The words of a chosen passage are covered; its neighbours are worth less by how near they are."""
-    if worth.words:
-        covered.update(worth.words[row])
+    if worth.coverage is not None:
+        worth.coverage.cover(row, fresh, covered)
     if worth.near is None:
         return
     near = zip(worth.near.similarities[row].tolist(), worth.near.rows[row].tolist(), strict=True)

@@ -14,20 +14,20 @@ from typing import Any
 
 from agentrm.context.digest import Line
 from agentrm.context.groups import Group
-from agentrm.context.keyinfo import Fact
-from agentrm.context.keyinfo_patterns import KINDS
+from agentrm.context.keyinfo import Fact, is_of_kind
 from agentrm.context.messages import Message
 from agentrm.context.passages import Piece, pieces_of
 from agentrm.context.predict import Closeness, Passage, closeness, predict_reuse
 from agentrm.context.relevance import Relevance
 from agentrm.context.similarity import VectorCache
-from agentrm.context.wordstats import Rarity, words_of
+from agentrm.context.wordstats import Coverage, Rarity, words_of
 
 _HALF_LIFE = 12.0  # steps after which a tool step's recency has halved
 _STEP = 0.3  # expected uses of a tool step just done
 _TOOL_TEXT = 400  # characters of a tool step that are embedded: its reason and the head of its result
 _KEY_KINDS = ("instruction", "decision", "correction")
 _KEY_BONUS = 0.1
+_DIGITS = 0.3  # a number among words says less than a word: it is kept as a fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,7 @@ class Candidate:
 class Worth:
     candidates: list[Candidate]
     near: Closeness | None  # rows are candidates
-    words: Sequence[frozenset[str]] = ()  # of each candidate
-    rarity: Rarity | None = None
+    coverage: Coverage | None = None
 
 
 class Index:
@@ -90,9 +89,9 @@ class Index:
             self.near = closeness(self.vectors)
         space = cache.embedder.name if cache is not None else ""
         self.reuse = predict_reuse(self.passages, self.vectors, self.near, space)
-        self.words = [frozenset(words_of(p.text)) for p in self.passages]
-        self.rarity = Rarity(self.words)
-        self.rules = [any(KINDS[k].search(p.text) for k in _KEY_KINDS) for p in self.passages]
+        words = [frozenset(words_of(p.text)) for p in self.passages]
+        self.coverage = Coverage(words, Rarity(words), _DIGITS)
+        self.rules = [is_of_kind(p.text, *_KEY_KINDS) for p in self.passages]
         self._relevance: Relevance | None = None
 
     def worth(self, facts: Callable[[Message], Sequence[Fact]], query: str | None, goal: str) -> Worth:
@@ -119,7 +118,7 @@ class Index:
                 self.owners, self.passages, values, self.rules, strict=True
             )
         ]
-        return Worth(out, self.near, self.words, self.rarity)
+        return Worth(out, self.near, self.coverage)
 
     def _line_value(self, group: int, value: float) -> float:
         """A line that was worth keeping is not lost because the history around it became plainer."""
@@ -165,7 +164,7 @@ def _with_steps(
         later_uses.update(f.value for f in own if f.used)
         near = max(0.0, float(vectors[row] @ aim)) if vectors is not None else 0.0
         value = _STEP * 0.5 ** (age / _HALF_LIFE) + 0.05 * min(4, used_later) + 0.2 * near
-        if KINDS["error"].search(text):
+        if is_of_kind(text, "error"):
             value += 0.05
         values[row] = value
         age += 1
