@@ -34,13 +34,18 @@ class Turn:
     """One request between admission and end, and what is known of its answer so far."""
 
     __slots__ = (
-        "arrived", "asked", "events", "expelled", "failures", "group", "over", "task", "ticket", "tool", "usage",
+        "arrived", "asked", "events", "expelled", "failures", "first_s", "group", "over", "sent", "task", "ticket",
+        "tool", "usage",
     )  # fmt: skip
 
     def __init__(self, asked: Asked, group: Group, ticket: Ticket, arrived: float) -> None:
         self.asked, self.group, self.ticket, self.arrived = asked, group, ticket, arrived
         self.task = asyncio.current_task()
         self.usage: Usage | None = None
+        self.sent = arrived
+        """When it was sent to its engine."""
+        self.first_s: float | None = None
+        """Seconds from then to the first event of its stream."""
         self.events = 0
         """Events of its stream so far."""
         self.tool: str | None = None
@@ -133,12 +138,19 @@ class Desk:
         async with lease:
             await self._bring(asked, place)
             fields = await place.backend.open(asked.program, PRIORITIES.index(asked.priority))
+            turn.sent = self._now()
             try:
                 yield Seat(place, lease, dict(fields))
             finally:
                 place.backend.close(asked.program, fields)
                 if (used := turn.usage) is not None:
                     lease.settle(used.prompt, used.completion, cached_tokens=used.cached or 0)
+                    if (
+                        used.cached is not None
+                        and turn.first_s is not None
+                        and place.learn_prefill(used.prompt - used.cached, turn.first_s)
+                    ):
+                        turn.group.changed(place)
 
     def again(self, turn: Turn, place: Place, *, dead: bool) -> None:
         """The engine broke off before it had answered anything: the turn waits for another. `dead`: it takes no

@@ -50,7 +50,10 @@ class Group:
     def changed(self, place: Place) -> None:
         """Tells the scheduler how the engine is now."""
         now = self._now()
-        self.scheduler.set_backend(place.name, place.capacity or UNBOUNDED, now, slots=place.config.lanes)
+        self.scheduler.set_backend(
+            place.name, place.capacity or UNBOUNDED, now, prefill_tokens_per_s=place.prefill_rate,
+            slots=place.config.lanes,
+        )  # fmt: skip
         if place.up != self.scheduler.backends[place.name].up:
             (self.scheduler.backend_up if place.up else self.scheduler.backend_down)(place.name, now)
         self._carry_out()

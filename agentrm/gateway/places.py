@@ -17,6 +17,10 @@ from agentrm.programs.backends import UNKNOWN, Backend, Settings, Signals, load,
 
 __all__ = ["Place", "Places"]
 
+FIRST_PREFILL = 8000.0
+"""Prompt tokens that an engine computes in a second, as long as nothing was seen of it."""
+SMALLEST_PREFILL = 128
+"""Fewer tokens say more about the way there than about the engine."""
 DOWN_AFTER = 2
 """Looks in a row that an engine may leave unanswered before it is taken to be down: busy is not dead."""
 
@@ -35,6 +39,18 @@ class Place:
         self.up = False
         self.signals: Signals = UNKNOWN
         self.missed = 0
+        self.prefill_rate = FIRST_PREFILL
+        """Prompt tokens a second from request to first event, waiting inside the engine included: what computing again
+        really costs."""
+
+    def learn_prefill(self, tokens: int, seconds: float) -> bool:
+        """An answer began `seconds` after its call was sent, for which `tokens` of the prompt were computed. Whether
+        that changed the rate much."""
+        if tokens < SMALLEST_PREFILL or seconds <= 0:
+            return False
+        seen, before = tokens / seconds, self.prefill_rate
+        self.prefill_rate = seen if before == FIRST_PREFILL else before + (seen - before) / 4
+        return abs(self.prefill_rate - before) > before / 10
 
     @property
     def capacity(self) -> int | None:

@@ -298,7 +298,10 @@ class Gateway:
                 self._desk.again(turn, seat.place, dead=failure.dead)
 
     def _first(self, turn: Turn) -> None:
-        self._tally.first_token.add(asyncio.get_running_loop().time() - turn.arrived)
+        now = asyncio.get_running_loop().time()
+        self._tally.first_token.add(now - turn.arrived)
+        if turn.asked.stream:
+            turn.first_s = now - turn.sent
 
     def _count(self, turn: Turn) -> None:
         used, backend, outcome = turn.usage, turn.ticket.backend or "", "answered" if turn.usage else "failed"

