@@ -20,11 +20,12 @@ from typing import Any
 from agentrm.errors import AgentRMError, ConfigError
 from agentrm.tools.local import disk_bytes, remove_folder
 from agentrm.tools.place import Completed, Place, Usage
-from agentrm.tools.processes import MARK, RUN
+from agentrm.tools.processes import MARK
 
 __all__ = ["DockerProvider"]
 
 LABEL = "agentrm.environment"
+RUN = "AGENTRM_RUN"
 WORK = "/work"
 _END_RUN = (
     "for e in /proc/[0-9]*/environ; do p=${e#/proc/}; p=${p%/environ}; "

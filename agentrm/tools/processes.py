@@ -1,9 +1,9 @@
 """Processes of tool environments: started so that they can all be found and ended, whatever became of their starter.
 
 Every process carries a mark in its environment variables, which its children inherit: the environment's id and the
-number of the run. So those are found too that left the process group, lost their parent, or outlived their owner. A
-signal goes through a descriptor of the very process that was looked at (pidfd), so a process id that was given to
-somebody else in between is never hit.
+number of the run, behind those of the environment that its owner itself runs in, if there is one. So those are found
+too that left the process group, lost their parent, or outlived their owner. A signal goes through a descriptor of the
+very process that was looked at (pidfd), so a process id that was given to somebody else in between is never hit.
 
 Needs Linux's /proc for that. Elsewhere only the process group of each command is known.
 """
@@ -25,7 +25,7 @@ from agentrm.core.kernel import process_started
 
 __all__ = ["Marked", "end", "listening_ports", "marked", "start", "wait_exit"]
 
-MARK, RUN = "AGENTRM_ENVIRONMENT", "AGENTRM_RUN"
+MARK = "AGENTRM_ENVIRONMENT"
 LINUX = sys.platform == "linux"
 _ROUNDS = 100
 """Times that processes are looked for again, because those that were ended had started others."""
@@ -57,7 +57,7 @@ def start(
     return subprocess.Popen(
         list(words),
         cwd=folder,
-        env={**os.environ, **variables, MARK: environment, RUN: str(run)},
+        env={**os.environ, **variables, MARK: f"{os.environ.get(MARK, '')} {environment}/{run}".strip()},
         stdin=stdin,
         stdout=out,
         stderr=err,
@@ -81,13 +81,19 @@ def marked(environments: Collection[str]) -> list[Marked]:
             continue
         if mark not in block:
             continue
-        values = dict(item.split(b"=", 1) for item in block.split(b"\0") if b"=" in item)
-        environment = values.get(MARK.encode(), b"").decode("utf-8", "replace")
-        if environment in environments:
-            run = values.get(RUN.encode(), b"")
-            pid = int(entry.name)
-            found.append(Marked(pid, process_started(pid), environment, int(run) if run.isdigit() else 0))
+        for item in block.split(b"\0"):
+            if item.startswith(mark):
+                for environment, run in _marks(item[len(mark) :].decode("utf-8", "replace")):
+                    if environment in environments:
+                        pid = int(entry.name)
+                        found.append(Marked(pid, process_started(pid), environment, run))
     return [one for one in found if one.started]
+
+
+def _marks(value: str) -> list[tuple[str, int]]:
+    """The environments, the outermost first, and their runs; what is no mark of ours is none."""
+    parts = [word.rpartition("/") for word in value.split(" ")]
+    return [(environment, int(run)) for environment, _, run in parts if environment and run.isdigit()]
 
 
 def wait_exit(process: subprocess.Popen[bytes], timeout_s: float | None, stop_fd: int = -1) -> bool:

@@ -222,3 +222,20 @@ def test_a_torn_or_foreign_entry_is_left_alone(tmp_path: Path, caplog: pytest.Lo
 def test_no_secret_of_an_environment_is_in_the_journal(environments: Environments) -> None:
     box = environments.get("p", "box")
     assert "red" not in (environments.home / "journal" / f"{box.id}.json").read_text()
+
+
+def test_the_processes_of_environments_inside_an_environment_end_with_it(tmp_path: Path) -> None:
+    home = tmp_path / "outer"
+    rm = ResourceManager(environments={"home": str(home), "grace_s": 0.1, "kinds": {"box": {}}})
+    box = rm.environments.get("p", "box")
+    inner = box.files / "inner"
+    script = OWNER.replace("time.sleep(600)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    script = script.replace('print("ready"', f'{_WAIT}\nprint("ready"')
+    box.run([sys.executable, "-c", script, str(inner)])
+    assert len(list(inner.glob("places/*/files/server.pid"))) == 1
+    assert not any(is_running(int(path.read_text())) for path in inner.glob("places/*/files/server.pid"))
+    rm.close()
+    assert left_in(home) == []
+
+
+_WAIT = "import glob\nwhile not any(open(p).read() for p in glob.glob(sys.argv[1] + '/places/*/files/server.pid')): time.sleep(0.01)"
