@@ -1,4 +1,4 @@
-"""What the local engine gains: `python -m benchmarks.local_engine --json FILE [--device cuda] [--quick] [--only ROW ...]`
+"""What the local engine gains: `python -m benchmarks.local_engine --json FILE [--device cuda] [--only ROW ...]`
 
 Each row compares in one run, ours and the peer in turn, so that a busy machine slows both down. The ratios are the
 figures to read. `--device cuda` runs the same on a GPU (bfloat16 unless `--dtype` says otherwise).
@@ -82,9 +82,9 @@ class Bench:
         return written
 
 
-def timed(work: Callable[[], Any]) -> float:
+def timed(work: Callable[..., Any], *args: Any) -> float:
     start = time.perf_counter()
-    work()
+    work(*args)
     return time.perf_counter() - start
 
 
@@ -100,23 +100,13 @@ def turn_kv_kept(bench: Bench) -> list[Row]:
     for context, bar, disk_bar in ((1024, 9.0, 6.0), (4096, 25.0, 15.0)):
         if bench.quick and context > 1024:
             continue
-        kept, swapped, again = [], [], []
+        kept: list[float] = []
+        swapped: list[float] = []
+        again: list[float] = []
         with bench.load(slice_tokens=None) as engine:
-            loop = engine._loops[0]
             for _ in range(1 if bench.quick else 3 if context < 4096 else 2):
-                prompt, more = bench.prompt(context), bench.prompt(64)
-                with engine.program() as program:
-                    text_of(engine.generate(prompt, max_new_tokens=1, program=program))
-                    kept.append(timed(lambda: first(engine, prompt + more, program)))
-                    _, chain = program.place
-                    loop.ask(lambda: loop.store.truncate(chain, context))
-                    saving = timed(lambda: loop.ask(lambda: loop.store.save(chain)))
-                    forget_cached(loop)
-                    other = bench.prompt(64)
-                    swapped.append(saving + timed(lambda: first(engine, prompt + other, program)))
-                forget_cached(loop)
-                again.append(timed(lambda: first(engine, prompt + more, None)))
-                forget_cached(loop)
+                for times, taken in zip((kept, swapped, again), one_turn(bench, engine, context), strict=True):
+                    times.append(taken)
         rows.append(
             {
                 "name": "turn-kv-kept", "context": context, "ratio": ratio(again, kept), "bar": bar,
@@ -125,6 +115,24 @@ def turn_kv_kept(bench: Bench) -> list[Row]:
             }
         )  # fmt: skip
     return rows
+
+
+def one_turn(bench: Bench, engine: LocalEngine, context: int) -> tuple[float, float, float]:
+    """Seconds to the first token: KV kept, saved to disk and read back, all computed again."""
+    loop = engine._loops[0]
+    prompt, more, other = bench.prompt(context), bench.prompt(64), bench.prompt(64)
+    with engine.program() as program:
+        first(engine, prompt, program)
+        kept = timed(first, engine, prompt + more, program)
+        _, chain = program.place
+        loop.ask(lambda: loop.store.truncate(chain, context))
+        saving = timed(loop.ask, lambda: loop.store.save(chain))
+        forget_cached(loop)
+        swapped = saving + timed(first, engine, prompt + other, program)
+    forget_cached(loop)
+    again = timed(first, engine, prompt + more, None)
+    forget_cached(loop)
+    return kept, swapped, again
 
 
 def first(engine: LocalEngine, prompt: str, program: Any) -> None:
@@ -174,8 +182,8 @@ def batch_8(bench: Bench) -> list[Row]:
                 one.append(decode_s(engine, prompts, count, 1))
                 ids = [engine.tokenizer.encode(prompt) for prompt in prompts]
                 ids = [row[: min(map(len, ids))] for row in ids] if kind == "equal" else ids
-                short = timed(lambda: bench.generate(ids, 1))
-                theirs.append(timed(lambda: bench.generate(ids, count + 1)) - short)
+                short = timed(bench.generate, ids, 1)
+                theirs.append(timed(bench.generate, ids, count + 1) - short)
         rows.append(
             {
                 "name": "batch-8", "lengths": kind, "ratio": ratio(one, together), "bar": bar,
@@ -223,7 +231,7 @@ def contention(bench: Bench) -> list[Row]:
             started.wait()
             time.sleep(1.0)  # the others are at work
             for ask in asks:
-                waits.append(timed(lambda ask=ask: work(ask, short, True)))  # type: ignore[misc]
+                waits.append(timed(work, ask, short, True))
 
         with ThreadPoolExecutor(agents + 1) as threads:
             done = [threads.submit(agent, i) for i in range(agents)] + [threads.submit(person)]
