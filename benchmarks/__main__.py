@@ -46,7 +46,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--rounds", type=int, default=0, help=f"rounds of each case (default {sizes.ROUNDS})")
-    parser.add_argument("--only", nargs="*", default=[], help="names of cases")
+    parser.add_argument("--only", nargs="*", default=[], help="names of cases; the results of the others stay")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder for the results")
     args = parser.parse_args()
     if args.quick:
@@ -87,6 +87,12 @@ def main() -> int:
         _say(result)
         extra.setdefault("curves", {})[name] = [{"x": x, "ns": round(y, 1)} for x, y in curve]
         plot.curve(args.out / f"{name}.svg", f"One cycle of the kernel from Python against {label}", label, curve)
+    if wanted:  # what was not measured now stays as it was
+        kept, before, rest = report.earlier(args.out, {r.name for r in results})
+        order = [name for name, *_ in COMPARISONS]
+        place = {name: i for i, name in reversed(list(enumerate(order)))}
+        results = sorted(kept + results, key=lambda r: place.get(r.name, len(order)))
+        versions, extra = before | versions, rest | extra
     report.write(args.out, results, missing, versions, rounds, extra)
     for m in missing:
         print(f"not measured: {m.peer}: {m.why}", file=sys.stderr)

@@ -32,6 +32,22 @@ def as_row(r: Result) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def earlier(folder: Path, measured: set[str]) -> tuple[list[Result], dict[str, str], dict[str, Any]]:
+    """Results, versions and the rest that RESULTS.json has of cases other than those measured now."""
+    file = folder / "RESULTS.json"
+    if not file.exists():
+        return [], {}, {}
+    doc = json.loads(file.read_text())
+    kept = [
+        Result(
+            *(row[k] for k in ("name", "peer", "ours_ns", "peer_ns", "ratio", "ratio_low", "ratio_high", "bar", "note"))
+        )
+        for row in doc["results"]
+        if row["name"] not in measured
+    ]
+    return kept, doc["versions"], {k: doc[k] for k in ("inversions", "curves") if k in doc}
+
+
 def write(
     folder: Path,
     results: Sequence[Result],

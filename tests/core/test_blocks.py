@@ -87,6 +87,17 @@ def test_without_scores_the_least_recently_released_goes_first() -> None:
     assert (pool.resident(words(2)), pool.resident(words(2, 100))) == (2, 0)
 
 
+def test_a_prefix_is_worth_as_much_as_what_was_built_on_it() -> None:
+    pool = pool_of(8)
+    account = pool.account()
+    long, short = pool.open(account, 2 * BLOCK, words(2)), pool.open(account, BLOCK, words(1))
+    pool.release(long, 7.0)
+    pool.release(short, 1.5)
+    assert [e.hash for e in pool.evict(1)] == [words(2)[8:]]
+    pool.release(pool.open(account, BLOCK, words(1, 100)), 3.0)
+    assert [e.hash for e in pool.evict(2)] == [words(1, 100), words(1)]
+
+
 def test_a_cached_chain_can_get_another_score() -> None:
     pool = pool_of(4)
     account = pool.account()
