@@ -87,13 +87,16 @@ def main() -> int:
         _say(result)
         extra.setdefault("curves", {})[name] = [{"x": x, "ns": round(y, 1)} for x, y in curve]
         plot.curve(args.out / f"{name}.svg", f"One cycle of the kernel from Python against {label}", label, curve)
+    machine = report.machine()
     if wanted:  # what was not measured now stays as it was
-        kept, before, rest = report.earlier(args.out, {r.name for r in results})
+        now = {r.name for r in results}
+        kept, before, rest, then = report.earlier(args.out, now)
+        machine = f"{then}. {', '.join(sorted(now))}: {machine}" if then else machine
         order = [name for name, *_ in COMPARISONS]
         place = {name: i for i, name in reversed(list(enumerate(order)))}
         results = sorted(kept + results, key=lambda r: place.get(r.name, len(order)))
         versions, extra = before | versions, rest | extra
-    report.write(args.out, results, missing, versions, rounds, extra)
+    report.write(args.out, results, missing, versions, rounds, extra, machine)
     for m in missing:
         print(f"not measured: {m.peer}: {m.why}", file=sys.stderr)
     return 0

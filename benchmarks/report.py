@@ -32,11 +32,19 @@ def as_row(r: Result) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def earlier(folder: Path, measured: set[str]) -> tuple[list[Result], dict[str, str], dict[str, Any]]:
-    """Results, versions and the rest that RESULTS.json has of cases other than those measured now."""
+def machine() -> str:
+    """What this runs on, and what else does."""
+    text = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
+    if hasattr(os, "getloadavg"):
+        text += f"; {os.cpu_count()} processors, on average {os.getloadavg()[2]:.1f} programs running on them"
+    return text
+
+
+def earlier(folder: Path, measured: set[str]) -> tuple[list[Result], dict[str, str], dict[str, Any], str]:
+    """Results, versions, the rest and the machine that RESULTS.json has of cases other than those measured now."""
     file = folder / "RESULTS.json"
     if not file.exists():
-        return [], {}, {}
+        return [], {}, {}, ""
     doc = json.loads(file.read_text())
     kept = [
         Result(
@@ -45,7 +53,7 @@ def earlier(folder: Path, measured: set[str]) -> tuple[list[Result], dict[str, s
         for row in doc["results"]
         if row["name"] not in measured
     ]
-    return kept, doc["versions"], {k: doc[k] for k in ("inversions", "curves") if k in doc}
+    return kept, doc["versions"], {k: doc[k] for k in ("inversions", "curves") if k in doc}, doc["machine"]
 
 
 def write(
@@ -55,12 +63,9 @@ def write(
     versions: dict[str, str],
     rounds: int,
     extra: dict[str, Any],
+    machine: str,
 ) -> None:
-    """Both files, from one run."""
-    python = f"{platform.python_implementation()} {platform.python_version()}"
-    machine = f"{python}, {platform.system()} {platform.machine()}"
-    if hasattr(os, "getloadavg"):
-        machine += f"; {os.cpu_count()} processors, on average {os.getloadavg()[2]:.1f} programs running on them"
+    """Both files."""
     rows = [as_row(r) for r in results]
     doc = {
         "command": COMMAND, "machine": machine, "rounds": rounds, "results": rows,

@@ -82,7 +82,7 @@ def _load(folder: Path) -> Any:
 
 FOLDER = _folder()
 BlockPool = _load(FOLDER)
-VERSION = next((p.name.split("-")[1] for p in FOLDER.parent.glob("vllm*-*.dist-info")), "unknown")
+VERSION = next((p.stem.replace("-", " ") for p in FOLDER.parent.glob("vllm*-*.dist-info")), "unknown")
 
 
 def plain() -> Round:
