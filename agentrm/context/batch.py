@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Shares of the room that the fixed part leaves, for chat and for tool work; a history in between gets a
 # share in between.
 _TAIL = (0.06, 0.6)
-_FACTS = (0.02, 0.25)
+_FACTS = (0.02, 0.35)
 _FACTS_SMALL = (0.0, 0.22)  # more of a small room: a list of ids does not shrink with it
 _SMALL = 1200  # tokens
 _STRINGS = 0.12  # at least this share for opaque strings, where there are so many

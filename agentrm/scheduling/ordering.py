@@ -87,11 +87,11 @@ class _Automatic:
         self._of_pool: dict[str, Auto] = {}
 
     def submit(self, asked: tuple[Any, ...], lease: Lease) -> int:
-        pool = lease.route.pool
-        if lease.route.priority == "interactive" and self._auto(pool.name).choice.policy != "mlfq":
+        pool, interactive = lease.route.pool, lease.route.priority == "interactive"
+        if self._auto(pool.name).counts_at_once(interactive):
             info = self._rm.kernel.pool_info(pool.index)
             if info.used >= info.lanes:  # it will have to wait
-                self._set(pool.name, Sight(1, info.waiting, 1, 1))
+                self._set(pool.name, Sight(int(interactive), info.waiting + (not interactive), 1, 1))
         return self._gate.port.submit(*asked)
 
     def used(self, lease: Lease, now_ns: int, tokens: int) -> None:

@@ -149,32 +149,44 @@ class Choice:
 class Auto:
     """Chooses a pool's policy by what it sees.
 
-    Nothing waits: `fifo` (all orders are the same, it is the cheapest). An interactive call waits among others: `mlfq`.
-    Many agents wait with about as much each and nobody interactive: `rr`. Otherwise `mlfq`. It changes its mind only
-    when three looks in a row agree, except that contention with somebody waiting interactively counts at once.
+    Nothing waits: `fifo` (all orders are the same, it is the cheapest). As soon as a call has to wait: `mlfq`. Many
+    agents wait with about as much each and nobody interactive did within a minute: `rr`. It changes its mind only when
+    three looks in a row agree, except that the first call that waits, and any that waits interactively, counts at once:
+    what is queued keeps the place that it was given.
     """
 
     LOOKS = 3
+    INTERACTIVE_LOOKS = 60
 
     def __init__(self) -> None:
         self.choice = Choice("fifo", "nothing has waited yet")
         self._wanted: deque[str] = deque(maxlen=self.LOOKS)
+        self._since_interactive = self.INTERACTIVE_LOOKS
 
     def look(self, seen: Sight) -> Choice:
         """One look, at most one a second; returns the choice in force."""
+        self._since_interactive = 0 if seen.interactive else self._since_interactive + 1
         wanted = self._judge(seen)
         self._wanted.append(wanted.policy)
         settled = len(self._wanted) == self.LOOKS and len(set(self._wanted)) == 1
         if wanted.policy != self.choice.policy and (settled or (seen.interactive and wanted.policy == "mlfq")):
             self.choice = wanted
+        elif self.choice.policy == "fifo" and seen.interactive + seen.others:
+            self.choice = Choice("mlfq", "calls have begun to wait")
         return self.choice
+
+    def counts_at_once(self, interactive: bool) -> bool:
+        """Whether a call that will have to wait is to be looked at now, not at the next look."""
+        return self.choice.policy == "fifo" or (interactive and self.choice.policy != "mlfq")
 
     def _judge(self, seen: Sight) -> Choice:
         waiting = seen.interactive + seen.others
-        if not waiting:
+        if not waiting and self._since_interactive >= self.INTERACTIVE_LOOKS:
             return Choice("fifo", "nothing waits")
         if seen.interactive:
             return Choice("mlfq", f"{seen.interactive} of {waiting} waiting calls are interactive")
+        if self._since_interactive < self.INTERACTIVE_LOOKS:
+            return Choice("mlfq", "interactive calls waited less than a minute ago")
         if seen.agents >= 4 and seen.most_of_one * seen.agents <= 2 * waiting:
             return Choice("rr", f"{seen.agents} agents wait with about {waiting // seen.agents} calls each")
         return Choice("mlfq", f"{waiting} calls of {seen.agents} agents wait")

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agentrm.core.kernel import Kernel, KernelConfig, Pool
+from agentrm.scheduling.policies import Auto, Sight
 from agentrm.scheduling.progress import Progress
 from agentrm.simulation.workload import CLASSES, Turn
 
 __all__ = ["POLICIES", "Outcome", "Policy", "simulate"]
 
 FIRST_CHUNK_S, CHUNK_S = 0.8, 0.5
-SWEEP_S = 1.0
+SWEEP_S = LOOK_S = 1.0
 ZOMBIE_S = 30.0
 NS = 1_000_000_000
 FAILED, DONE = 1, 0
@@ -33,13 +35,15 @@ class Policy:
 
     `reaper`: none (a hung call ends by itself), paper (looks at 10 and 15 s of holding, kills at 20 s) or progress
     (ours).
-    `oracle`: knows service times and serves the shortest remaining first, per class.
+    `oracle`: knows service times and serves the shortest remaining first, per class. `auto`: what the manager's `auto`
+    would set, which looks once a second.
     """
 
     name: str
     kernel: str
     reaper: str = "none"
     oracle: bool = False
+    auto: bool = False
     streams: bool = True
     boost_s: float = 60.0
     age_s: float = 30.0
@@ -54,6 +58,7 @@ POLICIES = {
         Policy("fifo-reaper", "fifo", "paper"),
         Policy("paper", "mlfq", "paper"),
         Policy("agentrm", "mlfq", "progress"),
+        Policy("agentrm-auto", "fifo", "progress", auto=True),
         Policy("oracle", "custom", "progress", oracle=True),
         # the parts of ours, one off at a time
         Policy("agentrm-fifo", "fifo", "progress"),
@@ -129,11 +134,15 @@ class _World:
         self._scope = self.kernel.scope("default/*", 0)
         self._calls: dict[int, _Call] = {}
         self._progress = Progress()
+        self._auto = Auto()
+        self._last_arrival = max((t.arrival for t in turns), default=0.0)
         self.outcomes = [Outcome(t) for t in turns]
         for outcome in self.outcomes:
             self.at(outcome.turn.arrival, lambda o=outcome: self.submit(o, 1))  # type: ignore[misc]
         if policy.reaper == "progress":
             self.at(SWEEP_S, self.sweep)
+        if policy.auto:
+            self.at(LOOK_S, self.look)
 
     def at(self, when: float, run: Callable[[], None]) -> None:
         heapq.heappush(self._events, _Event(when, next(self._order), run))
@@ -160,6 +169,11 @@ class _World:
             kernel.io.req.key = max(1, round(1000 * (turn.service + (60 if hangs else 0))))
             kernel.io.req.level = 0
             who &= ~(1 << 12)
+        interactive = turn.klass == "interactive"
+        if self.policy.auto and self._auto.counts_at_once(interactive):
+            info = kernel.pool_info(0)
+            if info.used >= info.lanes:
+                self.choose(Sight(int(interactive), info.waiting + (not interactive), 1, 1))
         call = _Call(outcome, attempt, self.now)
         rc = kernel.submit(who, turn.tokens, self.ns())
         assert rc >= 0, f"the kernel refused a turn ({rc})"
@@ -178,6 +192,19 @@ class _World:
         self._calls.pop(call.handle, None)
         self.kernel.settle(call.handle, outcome | call.outcome.turn.tokens << 2, self.ns())
         self.started(self.kernel.granted())
+
+    def choose(self, seen: Sight) -> None:
+        before = self._auto.choice.policy
+        choice = self._auto.look(seen).policy
+        if choice != before:
+            self.kernel.set_policy(0, choice)
+
+    def look(self) -> None:
+        waiting = [call.outcome.turn for call in self._calls.values() if call.granted < 0]
+        first, agents = sum(turn.klass == "interactive" for turn in waiting), Counter(turn.agent for turn in waiting)
+        self.choose(Sight(first, len(waiting) - first, len(agents), max(agents.values(), default=0)))
+        if self._calls or self.now < self._last_arrival:
+            self.at(self.now + LOOK_S, self.look)
 
     # --- the world's side ---
 

@@ -108,9 +108,8 @@ def test_a_policy_that_cannot_be_loaded_is_refused_at_construction(installed: No
         ResourceManager(scheduling={"policy": "shortes"})
 
 
-def test_auto_is_first_in_first_out_until_somebody_waits_behind_background_work() -> None:
-    without = [c for c in CALLS if c[1] != "interactive"]
-    assert order("auto", without) == ["a300", "a200", "b100"]
+def test_auto_orders_by_class_from_the_first_call_that_waits() -> None:
+    assert order("auto") == order("mlfq")
     assert order("auto", [CALLS[3], *CALLS])[0] == "c50"
 
 
@@ -137,12 +136,20 @@ def test_auto_does_not_flap() -> None:
     quiet, equal, other = Sight(0, 0, 0, 0), Sight(0, 20, 5, 4), Sight(0, 20, 2, 15)
     for look in [equal, other] * 10 + [quiet, equal] * 10:
         seen.append(auto.look(look).policy)
-    assert set(seen) == {"fifo"}
+    assert set(seen) == {"mlfq"}
     for _ in range(3):
         auto.look(equal)
     assert auto.choice.policy == "rr"
     auto.look(Sight(1, 20, 5, 4))
     assert auto.choice.policy == "mlfq"
+    for _ in range(Auto.INTERACTIVE_LOOKS - 1):
+        assert auto.look(equal).policy == "mlfq", "forgot that somebody waited interactively"
+    for _ in range(3):
+        auto.look(equal)
+    assert auto.choice.policy == "rr"
+    for _ in range(3):
+        auto.look(quiet)
+    assert auto.choice.policy == "fifo"
 
 
 def test_the_simulator_runs_under_every_kernel_policy_of_that_name() -> None:

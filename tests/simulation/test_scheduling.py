@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from functools import cache
 from pathlib import Path
 
@@ -114,3 +115,16 @@ def test_what_is_not_there_is_refused_by_name(capsys: pytest.CaptureFixture[str]
     ):
         assert main(["simulate", "scheduling", *arguments]) == 1
         assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_auto_is_within_five_percent_of_the_best_fixed_policy(scenario: str) -> None:
+    def median(name: str, klass: str, metric: str) -> float:
+        runs = (simulate(POLICIES[name], SCENARIOS[scenario].lanes, generate(scenario, seed)) for seed in range(11))
+        return statistics.median(measure(classes_of(outcomes)[klass])[metric] for outcomes in runs)
+
+    fixed = ("agentrm", "agentrm-fifo", "agentrm-rr", "agentrm-priority", "agentrm-drf")
+    best = min(median(name, "interactive", "p95_s") for name in fixed)
+    assert median("agentrm-auto", "interactive", "p95_s") <= 1.05 * best
+    best = max(median(name, "all", "throughput_per_min") for name in fixed)
+    assert median("agentrm-auto", "all", "throughput_per_min") >= 0.95 * best
