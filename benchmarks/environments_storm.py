@@ -24,6 +24,7 @@ SETUP = ["sh", "-c", f"head -c {ENVIRONMENT_BYTES} /dev/zero | tr '\\0' x > blob
 SERVER = ["sh", "-c", "trap '' TERM; while :; do sleep 30; done"]
 KINDS = {"box": {"setup": SETUP, "server": SERVER}, "shared": {"server": SERVER, "share": "any"}}
 OWNERS, AT_ONCE = 4, 4
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass
@@ -103,7 +104,7 @@ def storm(home: Path, programs: int, seed: int, doctor: Callable[[], str]) -> St
             first = todo.pop(0)
             last = min(programs, first + 25)
             arguments = [sys.executable, "-m", "benchmarks.environments_storm", str(home), str(first), str(last)]
-            one = subprocess.Popen([*arguments, str(rng.randrange(2**32))], stdout=subprocess.PIPE, text=True)
+            one = subprocess.Popen([*arguments, str(rng.randrange(2**32))], stdout=subprocess.PIPE, text=True, cwd=ROOT)
             assert one.stdout is not None
             # most owners are killed somewhere in the middle of their work
             dies_at = time.monotonic() + rng.uniform(1.0, 12.0) if rng.random() < 0.8 else None

@@ -27,6 +27,8 @@ __all__ = ["DockerProvider"]
 LABEL = "agentrm.environment"
 RUN = "AGENTRM_RUN"
 WORK = "/work"
+LAST_OUTPUT_S = 5.0
+"""Seconds that the engine is given to hand out the rest of a killed command's output."""
 _END_RUN = (
     "for e in /proc/[0-9]*/environ; do p=${e#/proc/}; p=${p%/environ}; "
     f'[ "$p" != $$ ] && tr "\\0" "\\n" <"$e" 2>/dev/null | grep -qx "{RUN}=$1" && kill -"$2" "$p"; done; true'
@@ -83,8 +85,8 @@ class DockerProvider:
             return False
 
     def run(self, place: Place, words: Sequence[str], timeout_s: float | None, stop_fd: int) -> Completed:
-        api, number, began = self._client().api, next(self._runs), time.monotonic()
-        exec_id = self._exec(place, words, number)
+        api, run, began = self._client().api, f"{place.id}/{next(self._runs)}", time.monotonic()
+        exec_id = self._exec(place, words, run)
         got: list[tuple[bytes | None, bytes | None]] = []
         reading, writing = os.pipe()
 
@@ -102,12 +104,11 @@ class DockerProvider:
                 poll.register(stop_fd, select.POLLIN)
             ready = {fd for fd, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
             timed_out = not ready
-            self._end_run(place, number, "TERM" if place.grace_s else "KILL")
-            if reading not in ready:
-                alone = select.poll()
-                alone.register(reading, select.POLLIN | select.POLLHUP)
-                alone.poll(place.grace_s * 1000)
-            self._end_run(place, number, "KILL")
+            self._end_run(place, run, "TERM" if place.grace_s else "KILL")
+            over = reading in ready or _closed(reading, place.grace_s)
+            self._end_run(place, run, "KILL")
+            if not over:
+                _closed(reading, LAST_OUTPUT_S)
         finally:
             os.close(reading)
         out, err = got[0] if got else (b"", b"")
@@ -116,7 +117,7 @@ class DockerProvider:
         return Completed(-9 if code is None else int(code), _text(out), _text(err), timed_out, took)
 
     def serve(self, place: Place, words: Sequence[str]) -> None:
-        self._client().api.exec_start(self._exec(place, words, 0), detach=True)
+        self._client().api.exec_start(self._exec(place, words, f"{place.id}/0"), detach=True)
 
     def usage(self, place: Place) -> Usage:
         client = self._client()
@@ -129,20 +130,26 @@ class DockerProvider:
         written = sum(int(one.get("SizeRw") or 0) for one in listed)
         return Usage(disk_bytes(place.folder) + written, len(top), place.ports)
 
-    def _exec(self, place: Place, words: Sequence[str], run: int) -> str:
-        variables = {**place.variables, MARK: place.id, RUN: str(run)}
+    def _exec(self, place: Place, words: Sequence[str], run: str) -> str:
+        variables = {**place.variables, MARK: place.id, RUN: run}
         made = self._client().api.exec_create(place.id, place.filled(words), environment=variables, workdir=WORK)
         return str(made["Id"])
 
-    def _end_run(self, place: Place, run: int, name: str) -> None:
+    def _end_run(self, place: Place, run: str, name: str) -> None:
         """Ends what the run started, in the container, where its processes are."""
-        self._client().containers.get(place.id).exec_run(["sh", "-c", _END_RUN, "sh", str(run), name])
+        self._client().containers.get(place.id).exec_run(["sh", "-c", _END_RUN, "sh", run, name])
 
     def _client(self) -> Any:
         with self._lock:
             if self._made is None:
                 self._made = _docker().from_env()
             return self._made
+
+
+def _closed(reading: int, within_s: float) -> bool:
+    poll = select.poll()
+    poll.register(reading, select.POLLIN | select.POLLHUP)
+    return bool(poll.poll(within_s * 1000))
 
 
 def _docker() -> Any:
