@@ -81,6 +81,11 @@ class Account:
             self.spent, self.reserved, self.by_model = [0, 0, 0.0, 0.0], [0, 0, 0.0, 0.0], {}
             self.unpriced = self.estimated = 0
 
+    @property
+    def is_idle(self) -> bool:
+        """No call that has not ended holds or awaits anything of it, and its pace is owed nothing."""
+        return not any(self.reserved) and not self.delayed and self.level >= 0
+
     def renews_in_s(self, now: int) -> float | None:
         """Seconds until the window starts anew, None if it never does."""
         if not self.per_ns:

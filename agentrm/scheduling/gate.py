@@ -28,8 +28,8 @@ from agentrm.scheduling.reaper import Sweeper
 from agentrm.scheduling.waiters import Batch, CallbackWaiter, Waiter
 
 if TYPE_CHECKING:
-    from agentrm.limits.budgets import Budgets
     from agentrm.limits.provider_errors import ProviderError
+    from agentrm.scheduling.budgets import Budgets
     from agentrm.scheduling.events import Subscription
     from agentrm.scheduling.manager import ResourceManager
 

@@ -17,7 +17,7 @@ from agentrm.scheduling import refusals
 from agentrm.scheduling.gate import Gate
 from agentrm.scheduling.lease import MOST_TOKENS, REAPED, RUNNING, Lease, _current
 from agentrm.scheduling.policies import kernel_policy
-from agentrm.scheduling.pool import PoolState
+from agentrm.scheduling.pool import OTHERS, PoolState
 from agentrm.scheduling.routing import Layout, Route, layout, pool_for
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ __all__ = ["ResourceManager"]
 
 AUTO: Any = object()
 MOST_ROUTES = 50_000
-OTHERS = "(other tenants)"
 MOST_MEMORY = 1 << 46
 
 
@@ -118,7 +117,7 @@ class ResourceManager:
         self.priced = bool(config.budgets or config.prices)
         """Whether the use of calls is kept by kind of token, for budgets and costs."""
         if config.budgets:
-            from agentrm.limits.budgets import Budgets
+            from agentrm.scheduling.budgets import Budgets
 
             self.gate.budgets = Budgets(self)
 

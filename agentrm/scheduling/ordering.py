@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agentrm.errors import AgentRMError
@@ -45,12 +46,16 @@ def ordering(rm: ResourceManager, gate: Gate) -> Ordering | None:
     return None if policy is None else _Custom(policy, gate)
 
 
+MOST_STATES = 65_536
+
+
 class _Custom:
-    """Asks the policy for level and key of each call; keeps its state per tenant and agent."""
+    """Asks the policy for level and key of each call; keeps its state per tenant and agent, of the 65,536 that were
+    seen last."""
 
     def __init__(self, policy: Policy, gate: Gate) -> None:
         self._policy, self._gate = policy, gate
-        self._states: dict[tuple[str, str], object] = {}
+        self._states: OrderedDict[tuple[str, str], object] = OrderedDict()
 
     def submit(self, asked: tuple[Any, ...], lease: Lease) -> int:
         route = lease.route
@@ -71,6 +76,9 @@ class _Custom:
         who = (lease.tenant, lease.agent)
         usage = Usage((now_ns - lease.granted_ns) / 1e9, tokens)
         self._states[who] = self._policy.used(self._states.get(who), usage)
+        self._states.move_to_end(who)
+        if len(self._states) > MOST_STATES:
+            self._states.popitem(last=False)
 
     def look(self) -> None:
         """A custom policy decides at submit and settle only."""

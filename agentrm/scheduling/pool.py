@@ -32,6 +32,11 @@ class Share:
         self.calls = self.lane_ns = self.tokens = 0
 
 
+OTHERS = "(other tenants)"
+"""Tenants beyond the number that can be told apart."""
+MOST_SHARES = 4096
+
+
 class PoolState:
     """One pool at run time."""
 
@@ -69,8 +74,12 @@ class PoolState:
         """By tenant."""
 
     def share_of(self, tenant: str) -> Share:
-        """The tenant's account of use, made when new."""
-        return self.shares.setdefault(tenant, Share())
+        """The tenant's account of use, made when new; beyond a number of tenants the rest share one."""
+        known = self.shares.get(tenant)
+        if known is None:
+            name = tenant if len(self.shares) < MOST_SHARES else OTHERS
+            known = self.shares.setdefault(name, Share())
+        return known
 
     def idle_us(self, kind: str, asked_s: float | None) -> int:
         """Idle limit of a call in microseconds, 0 for none. Tools show no progress, so they get one only on request.

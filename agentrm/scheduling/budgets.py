@@ -9,6 +9,7 @@ say is guessed from earlier calls and reserved as far as there is any left. """
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
@@ -18,11 +19,11 @@ from agentrm.limits.account import TOKENS, USD, WALL, Account, Amounts, BudgetSt
 from agentrm.limits.budget_texts import exceeded, no_price, reply_stopped
 from agentrm.limits.errors import BudgetExceeded, PriceUnknown
 from agentrm.limits.lineage import current_kin
-from agentrm.limits.pace import Pace, timeout
 from agentrm.limits.prices import Use, cost, dearest, most
 from agentrm.limits.serial import Serial
 from agentrm.scheduling import refusals
 from agentrm.scheduling.lease import ENDED, FAILED, NEW, REFUND, Lease
+from agentrm.scheduling.pace import Pace, timeout
 from agentrm.scheduling.pool import FIRST_TOKENS, LONGEST_S
 from agentrm.scheduling.waiters import CallbackWaiter, LoopWaiter, ThreadWaiter, Waiter
 
@@ -34,6 +35,10 @@ __all__ = ["Budgets"]
 
 FIRST_S = 1.0
 """Lane time reserved for a call of unknown duration before any was seen."""
+
+MOST_BY_PATTERN = 65_536
+"""Accounts made by patterns (`session.*`) that are kept; beyond, those that renew and spent nothing in their window go
+first, then those that were not used for longest. What waits or runs keeps its account."""
 
 
 W = TypeVar("W", bound=Waiter)
@@ -53,9 +58,9 @@ class Budgets:
         self._start_ns = rm.clock.now_ns()
         exact = {name: budget for name, budget in rm.config.budgets.items() if not _is_pattern(name)}
         self._patterns = [(name, budget) for name, budget in rm.config.budgets.items() if _is_pattern(name)]
-        self._accounts: dict[str, Account | None] = {
-            name: Account(name, budget, self._start_ns) for name, budget in exact.items()
-        }
+        self._accounts = {name: Account(name, budget, self._start_ns) for name, budget in exact.items()}
+        self._by_pattern: OrderedDict[str, None] = OrderedDict()
+        """Names of the accounts that patterns made, the longest unused first."""
         self._usual: dict[str, tuple[float, float]] = {}
         """Mean input and output tokens of a pool's calls."""
         rm.prices.rewrite = self._reprice
@@ -227,11 +232,28 @@ class Budgets:
 
     def _account(self, name: str) -> Account | None:
         account = self._accounts.get(name)
-        if account is None and self._patterns and name not in self._accounts:
-            budget = next((budget for pattern, budget in self._patterns if fnmatchcase(name, pattern)), None)
-            account = None if budget is None else Account(name, budget, self._start_ns)
-            self._accounts[name] = account
+        if account is not None:
+            if name in self._by_pattern:
+                self._by_pattern.move_to_end(name)
+            return account
+        budget = next((budget for pattern, budget in self._patterns if fnmatchcase(name, pattern)), None)
+        if budget is None:
+            return None
+        if len(self._by_pattern) >= MOST_BY_PATTERN:
+            self._forget()
+        self._by_pattern[name] = None
+        account = self._accounts[name] = Account(name, budget, self._start_ns)
         return account
+
+    def _forget(self) -> None:
+        """Makes room for an eighth more accounts."""
+        now, room = self._rm.clock.now_ns(), max(1, MOST_BY_PATTERN // 8)
+        idle = [name for name in self._by_pattern if self._accounts[name].is_idle]
+        for name in idle:
+            self._accounts[name].roll(now)
+        fresh = [name for name in idle if not any(self._accounts[name].spent)]
+        for name in list(dict.fromkeys([*fresh, *idle]))[:room]:
+            del self._accounts[name], self._by_pattern[name]
 
     # --- sizes ---
 
@@ -339,17 +361,16 @@ class Budgets:
     def statistics(self) -> dict[str, BudgetStatistics]:
         with self._serial:
             now = self._rm.clock.now_ns()
-            return {name: account.statistics(now) for name, account in self._accounts.items() if account is not None}
+            return {name: account.statistics(now) for name, account in self._accounts.items()}
 
     def _reprice(self) -> Mapping[str, tuple[float, float]]:
         with self._serial:
             moved = {}
             for name, account in self._accounts.items():
-                if account is not None:
-                    before = account.spent[USD]
-                    account.reprice(self._rm.prices)
-                    if account.spent[USD] != before:
-                        moved[name] = (before, account.spent[USD])
+                before = account.spent[USD]
+                account.reprice(self._rm.prices)
+                if account.spent[USD] != before:
+                    moved[name] = (before, account.spent[USD])
             return moved
 
 
