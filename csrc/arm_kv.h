@@ -3,8 +3,8 @@
  * THEORY OF OPERATION
  *
  * An arena (arm.h) may carry block pools, one a backend: `blocks` blocks of `block_tokens` tokens. The blocks' contents
- * are the engine's; here are their counts. Everything is a transaction over the arena like a ticket's moves, so several
- * processes may share it, and a private arena writes at once.
+ * are the engine's; here are their counts. Everything is a transaction over the arena like a ticket's moves, so
+ * several processes may share it, and a private arena writes at once.
  *
  * A CHAIN is what one program has in a pool: blocks in order, the last one perhaps partly filled. A full block may be
  * SEALED with the 64-bit hash of its content and of all before it. The same hash is the same prefix, so chains meet in

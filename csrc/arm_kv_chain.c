@@ -4,7 +4,8 @@
  * ones of the hashes first. In a private arena, and for what fits into one log, that is the same transaction. */
 #include "arm_kv_internal.h"
 
-/* How many of the hashes from `from` on are resident after block `tail` (0: from the start), and the last of them. */
+/* How many of the hashes are resident after block `tail` (0: from the start), and the last of them. Where a block stands
+ * on a shadow of the one before, what counts is that the whole way up from the last one is as long as it should be. */
 int64_t kv_survey(arm_ctx *c, arm_kv_pool *p, uint32_t tail, const char *hashes, int64_t n, uint32_t *last) {
     int64_t k = 0, direct = -1;
     uint32_t before = tail, on_the_way = 0;
@@ -39,8 +40,8 @@ static int64_t cached_up_from(arm_ctx *c, uint32_t b, int64_t most) {
     return m;
 }
 
-/* The chain of agent `a` now also uses what is in use up to b; everything from `cursor` up that was another's is charged
- * anew. Returns where to go on, 0 at the end. */
+/* A chain of agent `a` now also uses b and all that it is built on, which is in use: what was another's is charged anew.
+ * Returns where to go on, 0 at the end. */
 static uint32_t join_up(arm_ctx *c, arm_kv_pool *p, uint32_t b, uint32_t a) {
     while (b && log_has_room(c)) {
         if (!charge_join(c, p, b, a)) return 0;
@@ -73,7 +74,8 @@ typedef struct {
 
 static arm_growth growth_of(arm_ctx *c, arm_chain *h) {
     int64_t who = rdw(c, &h->who), span = rdw(c, &h->span), seal = rdw(c, &h->seal);
-    return (arm_growth){h, kv_pool(c, who_pool(who)), who_agent(who), HIGH24(span), LOW24(span), HIGH24(seal), LOW24(seal), 0};
+    return (arm_growth){.h = h, .p = kv_pool(c, who_pool(who)), .agent = who_agent(who), .tail = HIGH24(span),
+                        .len = LOW24(span), .sealed = HIGH24(seal), .pending = LOW24(seal)};
 }
 
 static void growth_done(arm_ctx *c, arm_growth *g) {
@@ -152,7 +154,8 @@ static void grow(arm_ctx *c, arm_growth *g, arm_growing *o) {
     while (o->matching && g->pending && log_has_room(c) && !o->joining) {
         int64_t at = g->len - o->base, k = 0;
         uint32_t last = 0;
-        if (at < o->n_hashes) k = kv_survey(c, g->p, g->tail, o->hashes + at * 8, min64(o->n_hashes - at, g->pending), &last);
+        int64_t n = min64(o->n_hashes - at, g->pending);
+        if (n > 0) k = kv_survey(c, g->p, g->tail, o->hashes + at * 8, n, &last);
         if (!k) break;
         adopt(c, g, o, k, last);
     }
@@ -224,7 +227,8 @@ static int64_t open_body(arm_ctx *c, const int64_t *args) {
     arm_kv_pool *p = kv_pool(c, pi);
     growing_starts(o);
     o->matching = true;
-    if (a >= rd(c, &c->arena->n_agents) || (rd(c, &agent(c, a)->tag) & 0xff) != (uint32_t)(who >> 36 & 0xff)) return ARM_E_AGENT;
+    if (a >= rd(c, &c->arena->n_agents) || (rd(c, &agent(c, a)->tag) & 0xff) != (uint32_t)(who >> 36 & 0xff))
+        return ARM_E_AGENT;
     uint32_t last = 0;
     int64_t k = kv_survey(c, p, 0, o->hashes, o->n_hashes, &last), m = k ? cached_up_from(c, last, k) : 0;
     int64_t total = (tokens + p->config.block_tokens - 1) / p->config.block_tokens, need = total - (k - m);
@@ -286,17 +290,16 @@ static int64_t finish(arm_ctx *c, arm_growing *o, int64_t handle) {
     return rc;
 }
 
+static bool bad_tokens(int64_t tokens) { return tokens < 0 || tokens >= INT64_C(1) << 40; }
 static bool bad_hashes(const char *hashes, int64_t n) { return n < 0 || n > 0xffffff || (n && !hashes); }
 
 int64_t arm_kv_open(arm_ctx *c, int64_t who, int64_t program, int64_t tokens, const char *hashes, int64_t n_hashes,
                     arm_kv_taken *taken) {
     ARM_IF_PRIVATE(c, arm_private_kv_open(c, who, program, tokens, hashes, n_hashes, taken));
     uint32_t pi = who >> 24 & 0xfff;
-    if (who < 0 || pi >= c->arena->config.kv_pools || tokens < 0 || tokens >= INT64_C(1) << 40 || bad_hashes(hashes, n_hashes)) return ARM_E_ARGUMENT;
-    arm_kv_pool *p = kv_pool(c, pi);
-    if (!p->config.blocks || program < 0 || (uint64_t)program > WIDE_MASK) return ARM_E_ARGUMENT;
-    if (tokens && n_hashes > tokens / p->config.block_tokens) return ARM_E_ARGUMENT;
-    if (tokens / p->config.block_tokens >= 0x800000) return lacks(ARM_E_BLOCKS, tokens / p->config.block_tokens - p->config.blocks);
+    if (who < 0 || pi >= c->arena->config.kv_pools || bad_tokens(tokens) || bad_hashes(hashes, n_hashes)) return ARM_E_ARGUMENT;
+    int64_t size = kv_pool(c, pi)->config.block_tokens;
+    if (!size || program < 0 || (uint64_t)program > WIDE_MASK || (tokens && n_hashes > tokens / size)) return ARM_E_ARGUMENT;
     arm_growing o = {.hashes = hashes, .n_hashes = n_hashes, .taken = taken, .match_only = !tokens};
     if (taken) taken->n = 0;
     int64_t handle = arm_run(c, open_body, (int64_t[]){(int64_t)(uintptr_t)&o, who, program, tokens}, 0);
@@ -354,9 +357,10 @@ static int64_t extend_body(arm_ctx *c, const int64_t *args) {
     return ARM_OK;
 }
 
-int64_t arm_kv_extend(arm_ctx *c, int64_t handle, int64_t tokens, const char *hashes, int64_t n_hashes, arm_kv_taken *taken) {
+int64_t arm_kv_extend(arm_ctx *c, int64_t handle, int64_t tokens, const char *hashes, int64_t n_hashes,
+                      arm_kv_taken *taken) {
     ARM_IF_PRIVATE(c, arm_private_kv_extend(c, handle, tokens, hashes, n_hashes, taken));
-    if (tokens < 0 || tokens >= INT64_C(1) << 40 || bad_hashes(hashes, n_hashes)) return ARM_E_ARGUMENT;
+    if (bad_tokens(tokens) || bad_hashes(hashes, n_hashes)) return ARM_E_ARGUMENT;
     arm_growing o = {.hashes = hashes, .n_hashes = n_hashes, .taken = taken};
     int64_t rc;
     if (taken) taken->n = 0;

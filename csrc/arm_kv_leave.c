@@ -14,9 +14,10 @@ typedef struct {
     bool left;
 } arm_leaving;
 
-/* 47 bits of a double that is not negative: they order as it does. */
+/* 47 bits of a double that is not negative, which order as it does; a negative one stands for the time of the call. */
 static int64_t score_bits(double score) {
     uint64_t bits;
+    if (score < 0) return -1;
     memcpy(&bits, &score, 8);
     return (int64_t)(bits >> 16);
 }
@@ -74,6 +75,10 @@ static void close_chain(arm_ctx *c, arm_chain *h, arm_kv_pool *p) {
     add(c, &p->chains, -1);
 }
 
+static uint64_t claim_of(arm_ctx *c, uint32_t who) {
+    return atomic_load_explicit(&owner(c, who)->claim, memory_order_acquire);
+}
+
 /* One transaction of leaving: the first moves the pin, each takes it upward, the last closes the chain. */
 static int64_t leave_body(arm_ctx *c, const int64_t *args) {
     arm_leaving *o = (arm_leaving *)(uintptr_t)args[0];
@@ -83,12 +88,12 @@ static int64_t leave_body(arm_ctx *c, const int64_t *args) {
     o->out_of_use = o->out_before;
     o->left = false;
     if (make_handle(i, state) != o->handle || state_of(state) == CHAIN_FREE) return ARM_E_STALE;
-    bool mine = !o->claim || o->begun || (who_owner(who) == o->owner && atomic_load_explicit(&owner(c, o->owner)->claim, memory_order_acquire) == o->claim);
-    if (!mine) return ARM_E_STALE;
+    if (o->claim && !o->begun && (who_owner(who) != o->owner || claim_of(c, o->owner) != o->claim)) return ARM_E_STALE;
     bool closing = state_of(state) == CHAIN_CLOSING, ends = o->tokens < 0;
     if (closing && !ends) return ARM_E_STALE;
     arm_kv_pool *p = kv_pool(c, who_pool(who));
-    int64_t span = rdw(c, &h->span), seal = rdw(c, &h->seal), hold = rdw(c, &h->hold), size = p->config.block_tokens;
+    int64_t span = rdw(c, &h->span), seal = rdw(c, &h->seal), hold = rdw(c, &h->hold);
+    int64_t size = p->config.block_tokens;
     uint32_t held = HIGH24(hold), tail = HIGH24(span), len = LOW24(span);
     if (!ends && LOW24(seal)) return ARM_E_STATE; /* somebody is making it longer */
     if (!ends && o->tokens > rdw(c, &h->tokens)) return ARM_E_ARGUMENT;
@@ -144,7 +149,7 @@ int64_t arm_kv_release(arm_ctx *c, int64_t handle, int64_t how, double score) {
     ARM_IF_PRIVATE(c, arm_private_kv_release(c, handle, how, score));
     if (bad_score(score) || how < 0 || how > ARM_KV_DROP) return ARM_E_ARGUMENT;
     if (bad_handle(c, handle)) return ARM_E_STALE;
-    return leave(c, &(arm_leaving){.handle = handle, .how = how, .tokens = -1, .score = score < 0 ? -1 : score_bits(score)});
+    return leave(c, &(arm_leaving){.handle = handle, .how = how, .tokens = -1, .score = score_bits(score)});
 }
 
 int64_t arm_kv_give(arm_ctx *c, int64_t handle) {
@@ -156,7 +161,7 @@ int64_t arm_kv_truncate(arm_ctx *c, int64_t handle, int64_t tokens, int64_t how,
     ARM_IF_PRIVATE(c, arm_private_kv_truncate(c, handle, tokens, how, score));
     if (bad_score(score) || how < 0 || how > ARM_KV_DROP || tokens < 0) return ARM_E_ARGUMENT;
     if (bad_handle(c, handle)) return ARM_E_STALE;
-    return leave(c, &(arm_leaving){.handle = handle, .how = how, .tokens = tokens, .score = score < 0 ? -1 : score_bits(score)});
+    return leave(c, &(arm_leaving){.handle = handle, .how = how, .tokens = tokens, .score = score_bits(score)});
 }
 
 /* --- what a copy was made from --- */
@@ -202,7 +207,8 @@ static int64_t evict_body(arm_ctx *c, const int64_t *args) {
     arm_evicting *o = (arm_evicting *)(uintptr_t)args[2];
     int64_t n = 0;
     if (o->taken) o->taken->n = o->taken_before;
-    for (; n < args[1] && rd(c, &p->heap_n) && log_has_room(c); n++) block_to_free_list(c, p, block_evict(c, p, o->taken));
+    for (; n < args[1] && rd(c, &p->heap_n) && log_has_room(c); n++)
+        block_to_free_list(c, p, block_evict(c, p, o->taken));
     return n;
 }
 
@@ -237,7 +243,8 @@ static int64_t rescore_body(arm_ctx *c, const int64_t *args) {
 
 int64_t arm_kv_rescore(arm_ctx *c, int64_t p, const char *hashes, int64_t n, double score) {
     ARM_IF_PRIVATE(c, arm_private_kv_rescore(c, p, hashes, n, score));
-    if (p < 0 || p >= c->arena->config.kv_pools || n < 0 || (n && !hashes) || bad_score(score) || score < 0) return ARM_E_ARGUMENT;
+    if (p < 0 || p >= c->arena->config.kv_pools || n < 0 || (n && !hashes)) return ARM_E_ARGUMENT;
+    if (bad_score(score) || score < 0) return ARM_E_ARGUMENT;
     int64_t at = 0;
     while (at >= 0 && at < n)
         at = arm_run(c, rescore_body, (int64_t[]){p, (int64_t)(uintptr_t)hashes, at, n, score_bits(score)}, 0);

@@ -1,4 +1,5 @@
-/* The block pools once more, for private arenas alone: the same files as one unit (see ARM_PRIVATE in arm_internal.h). */
+/* The block pools once more, for private arenas alone: the same files as one unit (see ARM_PRIVATE in
+ * arm_internal.h). */
 #define ARM_PRIVATE
 #define ARM_KV_ALONE /* without the kernel's other functions */
 

@@ -1,5 +1,5 @@
-/* The block pool of the drivers' arena: workers that open, extend, fork, shorten and end chains, and a ledger that notices
- * a block given to two. Included by world.h. */
+/* The block pool of the drivers' arena: workers that open, extend, fork, shorten and end chains, and a ledger that
+ * notices a block given to two. Included by world.h. */
 #ifndef ARM_TEST_KV_WORLD_H
 #define ARM_TEST_KV_WORLD_H
 #include "arm_kv.h"
@@ -42,7 +42,8 @@ static inline void kv_count(arm_ctx *c, kv_worker *v, int i) {
 static inline void kv_all_mine(kv_worker *v, const arm_kv_taken *taken) {
     for (int32_t n = 0; n < taken->n; n++)
         for (int o = 0; o < OWNERS; o++)
-            if (atomic_load(&v->book->uses[o][taken->block[n]]) > 0) FAIL("block %d is given out while owner %d uses it", taken->block[n], o);
+            if (atomic_load(&v->book->uses[o][taken->block[n]]) > 0)
+                FAIL("block %d is given out while owner %d uses it", taken->block[n], o);
 }
 
 static inline bool kv_refused(int64_t rc) {
@@ -141,7 +142,8 @@ static inline void kv_check(arm_ctx *c) {
 static inline void kv_check_empty(arm_ctx *c) {
     arm_kv_info p;
     must(arm_kv_at(c, 0, &p), "look at a block pool");
-    if (p.used || p.reserved || p.chains || p.free + p.cached != BLOCKS) FAIL("%d blocks, %d set aside and %d chains left", p.used, p.reserved, p.chains);
+    if (p.used || p.reserved || p.chains || p.free + p.cached != BLOCKS)
+        FAIL("%d blocks, %d set aside and %d chains left", p.used, p.reserved, p.chains);
     must(arm_kv_evict(c, 0, BLOCKS, NULL), "evict all");
     must(arm_kv_at(c, 0, &p), "look at a block pool");
     if (p.free != BLOCKS || p.candidates) FAIL("%d of %d blocks are free", p.free, BLOCKS);

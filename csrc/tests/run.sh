@@ -30,6 +30,10 @@ build() { # name, driver, compiler, flags... ; the kernel's sources are in $KERN
 mkdir "$BUILD/unversioned" && cp ../*.h ../arm_*.c "$BUILD/unversioned"
 sed -i 's/((old >> 48) + 1) << 48/(old >> 48) << 48/; s/((old >> 32) + 1) << 32/(old >> 32) << 32/' "$BUILD/unversioned/arm_tx.c"
 ! cmp -s ../arm_tx.c "$BUILD/unversioned/arm_tx.c" || { echo "run.sh: the mutation changes nothing" >&2; exit 1; }
+# Block pools in which a fork does not count as a user of the chain's blocks.
+mkdir "$BUILD/unpinned" && cp ../*.h ../arm_*.c "$BUILD/unpinned"
+sed -i 's/if (g.tail) add_refs(c, g.tail, 1, 0);//' "$BUILD/unpinned/arm_kv_chain.c"
+! cmp -s ../arm_kv_chain.c "$BUILD/unpinned/arm_kv_chain.c" || { echo "run.sh: the mutation changes nothing" >&2; exit 1; }
 ASAN=(-O1 -fsanitize=address,undefined -fno-sanitize-recover=all)
 TSAN=(-O1 -fsanitize=thread)
 echo "== build"
@@ -38,6 +42,7 @@ echo "== build"
     build storm storm gcc -O2
     build faults faults gcc -O2 -DARM_FAULTS
     KERNEL="$BUILD/unversioned" build faults-unversioned faults gcc -O2 -DARM_FAULTS
+    KERNEL="$BUILD/unpinned" build stress-unpinned stress gcc -O2
 ) &
 one=$!
 build stress-tsan stress clang "${TSAN[@]}"
@@ -59,6 +64,7 @@ must_fail() { # what shows it, command...
 echo "== threads"
 for i in 0 1 2 3; do run stress $((2 + i * 2)) 40000 $((SEED + i)); done
 run stress-asan 3 20000 "$SEED"
+must_fail "kv_world.h" timeout 170 "$BUILD/stress-unpinned" 3 20000 "$SEED"
 for i in 0 1; do run stress-tsan $((3 + i * 3)) 10000 $((SEED + i)); done
 
 echo "== a participant stops or dies at each step"

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from agentrm.core import BlockPool, BlockTap, Kernel, KernelConfig, KVPool, block_hashes
@@ -263,6 +270,42 @@ def test_an_agent_with_blocks_keeps_its_place_in_the_table_of_names() -> None:
     pool.open(idle, BLOCK)
     pool.release(chain)
     assert counts(pool) == (1, 0, 15)
+
+
+CHILD = """
+import mmap, sys
+from agentrm.core import BlockPool, Kernel
+f = open(sys.argv[1], "r+b")
+pool = BlockPool(Kernel(None, mmap.mmap(f.fileno(), 0), attach=True))
+shared = pool.open(pool.account("alice"), 0, bytes.fromhex(sys.argv[2]))
+own = pool.open(pool.account("bob"), 20)
+print(pool.kernel.owner, pool.blocks(shared), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGKILL")
+def test_what_a_killed_process_used_comes_back_and_what_it_shared_stays(tmp_path: Path) -> None:
+    path = tmp_path / "arena"
+    path.write_bytes(b"\0" * (1 << 21))
+    config = KernelConfig(kv=(KVPool(16, BLOCK),), shared=True, tickets=8, agents=8, tenants=4, scopes=4, owners=4)
+    with path.open("r+b") as f:
+        pool = BlockPool(Kernel(config, mmap.mmap(f.fileno(), 0)))
+    mine = pool.open(pool.account("alice"), 3 * BLOCK, words(3))
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path), words(3).hex()], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout and child.stdin
+    slot, blocks = child.stdout.readline().decode().split(maxsplit=1)
+    assert blocks.strip() == str(pool.blocks(mine)), "the same blocks, seen from another process"
+    assert counts(pool) == (8, 0, 8)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdin.close()
+    child.stdout.close()
+    pool.kernel.owner_dead(int(slot), child.pid, 1)
+    assert counts(pool) == (3, 0, 13)
+    assert [c.handle for c in pool.chains()] == [mine]
 
 
 def test_a_pool_made_before_fork_refuses_in_the_child() -> None:
