@@ -34,8 +34,8 @@ class Turn:
     """One request between admission and end, and what is known of its answer so far."""
 
     __slots__ = (
-        "arrived", "asked", "events", "expelled", "failures", "first_s", "group", "over", "sent", "task", "ticket",
-        "tool", "usage",
+        "arrived", "asked", "events", "expelled", "failed_at", "failures", "first_s", "group", "over", "sent", "task",
+        "ticket", "tool", "usage",
     )  # fmt: skip
 
     def __init__(self, asked: Asked, group: Group, ticket: Ticket, arrived: float) -> None:
@@ -50,7 +50,9 @@ class Turn:
         """Events of its stream so far."""
         self.tool: str | None = None
         self.failures = 0
-        """Engines that broke off before they had answered anything."""
+        """How often an engine broke off before it had answered anything."""
+        self.failed_at: str | None = None
+        """The engine that did so last."""
         self.expelled: Refused | None = None
         self.over = False
 
@@ -89,6 +91,8 @@ class Desk:
         self._work: set[asyncio.Task[Any]] = set()
         self._moving: dict[str, asyncio.Task[Any]] = {}
         """Programs whose state is being written out."""
+        self._asking: asyncio.Task[Any] | None = None
+        """The look that follows when an engine was taken to be dead."""
         self._where: dict[str, str] = {}
         """On which engine each named program ran last."""
         self._numbers = itertools.count()
@@ -153,10 +157,12 @@ class Desk:
                         turn.group.changed(place)
 
     def again(self, turn: Turn, place: Place, *, dead: bool) -> None:
-        """The engine broke off before it had answered anything: the turn waits for another. `dead`: it takes no
-        connections."""
+        """The engine broke off before it had answered anything: the turn waits again. `dead`: it is not used until it
+        says that it is well."""
         if dead:
             self._places.down(place)
+            if self._asking is None or self._asking.done():
+                self._asking = self._start(self._places.look())
         turn.group.again(turn.ticket)
 
     def leave(self, turn: Turn) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
@@ -17,10 +19,13 @@ from agentrm.programs.backends import UNKNOWN, Backend, Settings, Signals, load,
 
 __all__ = ["Place", "Places"]
 
+_log = logging.getLogger("agentrm.gateway")
+
 FIRST_PREFILL = 8000.0
 """Prompt tokens that an engine computes in a second, as long as nothing was seen of it."""
 SMALLEST_PREFILL = 128
 """Fewer tokens say more about the way there than about the engine."""
+LOOKS_PER_CLEANING = 300
 DOWN_AFTER = 2
 """Looks in a row that an engine may leave unanswered before it is taken to be down: busy is not dead."""
 
@@ -65,7 +70,7 @@ class Places:
         self, config: GatewayConfig, session: aiohttp.ClientSession, changed: Callable[[Place], object]
     ) -> None:
         self._limit_s, self._changed = config.poll_limit_s, changed
-        self._every_s = config.poll_s
+        self._every_s, self._idle_s = config.poll_s, config.idle_s
         self.all: dict[str, Place] = {}
         for name, one in config.backends.items():
             key = one.api_key_env and secret(one.api_key_env, f"gateway.backends.{name}.api_key_env")
@@ -103,10 +108,16 @@ class Places:
             self._changed(place)
 
     async def watch(self) -> None:
-        """Looks again and again, until cancelled."""
-        while True:
-            await asyncio.sleep(self._every_s)
-            await self.look()
+        """Looks again and again, until cancelled, and clears away now and then."""
+        for looks in itertools.count():
+            try:
+                if looks % LOOKS_PER_CLEANING == 0:
+                    for place in self.all.values():
+                        place.backend.clean(self._idle_s)
+                await asyncio.sleep(self._every_s)
+                await self.look()
+            except Exception:  # noqa: BLE001 - whatever it was: an engine that comes back has to be noticed
+                _log.exception("looking at the engines failed; the next look comes in %g s", self._every_s)
 
 
 def serves(patterns: tuple[str, ...], model: str | None) -> bool:

@@ -29,7 +29,7 @@ EVENTS_PER_COUNT = 32
 
 
 class EngineFailed(Exception):
-    """The engine broke off. `dead`: it takes no connections."""
+    """The engine broke off. `dead`: it took no connection."""
 
     def __init__(self, place: str, cause: BaseException, *, dead: bool = False) -> None:
         super().__init__(f"engine {place!r} broke off: {type(cause).__name__} {cause}".strip())
@@ -108,15 +108,17 @@ class Relay:
             headers = kept  # type: ignore[assignment]
         try:
             answer = await place.engine.post(asked.api, asked.sent(seat.fields), headers)
-        except aiohttp.ClientConnectorError as error:
-            raise EngineFailed(place.name, error, dead=True) from error
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
-            raise EngineFailed(place.name, error) from error
+            seat.lease.refund()
+            dead = isinstance(error, aiohttp.ClientConnectorError)
+            raise EngineFailed(place.name, error, dead=dead) from error
         try:
             if answer.status == 200 and answer.content_type == "text/event-stream":
                 return await self._stream(turn, seat, answer, sending)
             return await self._whole(turn, seat, answer)
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            if not sending.started:  # nothing came of it
+                seat.lease.refund()
             raise EngineFailed(place.name, error) from error
         finally:
             answer.close()  # does nothing if it was read to its end

@@ -294,8 +294,11 @@ class Gateway:
                 turn.failures += not failure.dead
                 if sending.started or turn.failures >= ATTEMPTS:
                     raise broken_off(failure, sending.started) from failure
-                _log.warning("%s; the call of %r goes to another", failure, turn.asked.program)
-                self._desk.again(turn, seat.place, dead=failure.dead)
+                _log.warning("%s; the call of %r is sent again", failure, turn.asked.program)
+                # Once may be a connection that was closed as it was used; twice is the engine.
+                dead = failure.dead or turn.failed_at == seat.place.name
+                turn.failed_at = seat.place.name
+                self._desk.again(turn, seat.place, dead=dead)
 
     def _first(self, turn: Turn) -> None:
         now = asyncio.get_running_loop().time()

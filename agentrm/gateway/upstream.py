@@ -16,7 +16,7 @@ from agentrm.programs.backends import Reply, TransportError
 __all__ = ["Engine", "passed_back", "session"]
 
 _TO_ENGINE = ("traceparent", "tracestate", "x-request-id", "x-session-id", "user-agent", "accept-language")
-_TO_CLIENT = ("content-type", "x-request-id", "retry-after", "retry-after-ms", "openai-processing-ms")
+_TO_CLIENT = ("content-type", "content-encoding", "x-request-id", "retry-after", "retry-after-ms")
 _ADMIN_LIMIT_S = 30.0
 """For orders to an engine, such as writing a program's state to a file."""
 

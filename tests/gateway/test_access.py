@@ -139,6 +139,17 @@ async def test_a_tenants_budget_holds_for_what_comes_through_the_gateway() -> No
         nothing_left(made)
 
 
+async def test_a_call_that_moves_to_another_engine_is_charged_once() -> None:
+    async def dies(call: Call) -> web.StreamResponse:
+        return await call.cut()
+
+    rest = {"budgets": {"tenant.red": {"calls": 1}}}
+    async with gateway(first := Engine(dies), Engine(), keys=KEYS, rest=rest) as made:
+        status, _ = await ask(made, headers=bearer("key-one"))
+        assert status == 200 and len(first.calls) == 2
+        nothing_left(made)
+
+
 async def test_limits_of_a_pool_hold_for_the_engine_of_its_name() -> None:
     rest = {"pools": {"a": {"lanes": 4, "limits": [{"requests": 1, "per": 3600}]}}}
     async with gateway(Engine(), rest=rest, queue_s=0.05) as made:

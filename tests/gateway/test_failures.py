@@ -102,7 +102,7 @@ async def test_a_call_that_breaks_every_engine_ends_with_an_error() -> None:
     async with gateway(first, second) as made:
         status, text = await ask(made)
         assert status == 502 and json.loads(text)["error"]["code"] == "engine_failed"
-        assert len(first.calls) + len(second.calls) == 3
+        assert {len(first.calls), len(second.calls)} == {2, 1}
         nothing_left(made)
 
 

@@ -148,6 +148,10 @@ class Backend:
         """Empties the prefix cache. Whether it was done."""
         return False
 
+    def clean(self, idle_s: float) -> int:
+        """Removes what was kept for programs that did not come back for `idle_s` seconds. How many there were."""
+        return 0
+
     def reset(self) -> None:
         """The engine was down: nothing that it kept is taken for granted."""
 
