@@ -10,8 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["AccessRequest", "Authorise"]
+from agentrm.errors import AccessDenied
+
+if TYPE_CHECKING:
+    from agentrm.scheduling.lease import Lease
+
+__all__ = ["AccessRequest", "Authorise", "ask"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +39,23 @@ class AccessRequest:
 
 Authorise = Callable[[AccessRequest], object]
 """Returns a true value to allow the call; a false one refuses it with AccessDenied, and what it raises comes out."""
+
+
+def ask(authorise: Authorise, lease: Lease) -> None:
+    """Raises AccessDenied if the hook refuses the lease's call."""
+    outer, enclosing = [], lease.parent
+    while enclosing is not None:
+        outer.append(f"{enclosing.route.kind}:{enclosing.tool or enclosing.route.model or enclosing.pool}")
+        enclosing = enclosing.parent
+    route = lease.route
+    asked = AccessRequest(
+        route.kind, route.agent, route.tenant, lease.session, route.priority, route.pool.name, route.model, lease.tool,
+        tuple(outer),
+    )  # fmt: skip
+    if not authorise(asked):
+        what = lease.tool or route.model or lease.pool
+        raise AccessDenied(
+            f"agent {route.agent!r} of tenant {route.tenant!r} may not make this {route.kind} call ({what}): the "
+            "manager's authorise hook refused it. Nothing was sent; allow it there, or do without",
+            pool=lease.pool, agent=route.agent,
+        )  # fmt: skip

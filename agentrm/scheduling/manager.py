@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from agentrm.access import ask
 from agentrm.cancellation import _scope
 from agentrm.clock import Clock, MonotonicClock
 from agentrm.core.kernel import Kernel
@@ -209,27 +210,11 @@ class ResourceManager:
         if tool is not None:
             lease.tool = tool
         if self._authorise is not None:
-            self._ask(self._authorise, lease)
+            ask(self._authorise, lease)
         work = _scope.get()
         if work is not None:
             lease._cancellable = work
         return lease
-
-    @staticmethod
-    def _ask(authorise: Authorise, lease: Lease) -> None:
-        from agentrm.access import AccessRequest
-
-        outer, enclosing = [], lease.parent
-        while enclosing is not None:
-            outer.append(f"{enclosing.route.kind}:{enclosing.tool or enclosing.route.model or enclosing.pool}")
-            enclosing = enclosing.parent
-        route = lease.route
-        asked = AccessRequest(
-            route.kind, route.agent, route.tenant, lease.session, route.priority, route.pool.name, route.model,
-            lease.tool, tuple(outer),
-        )  # fmt: skip
-        if not authorise(asked):
-            raise refusals.denied(lease)
 
     def _pool_of_tool(self, kind: str, pool: str | None, tool: str) -> str:
         key = kind, pool, tool

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from agentrm.core._agentrm_core import lib
 from agentrm.errors import (
-    AccessDenied,
     AgentRMError,
     KernelError,
     LeaseError,
@@ -26,15 +25,6 @@ RETRY_S = 1.0
 def closing(name: str, lease: Lease) -> ManagerClosed:
     return ManagerClosed(
         f"manager {name!r} is closing or closed; the call of agent {lease.agent!r} was not sent. Make a new manager",
-        pool=lease.pool, agent=lease.agent,
-    )  # fmt: skip
-
-
-def denied(lease: Lease) -> AccessDenied:
-    what = lease.tool or lease.route.model or lease.pool
-    return AccessDenied(
-        f"agent {lease.agent!r} of tenant {lease.tenant!r} may not make this {lease.route.kind} call ({what}): the "
-        "manager's authorise hook refused it. Nothing was sent; allow it there, or do without",
         pool=lease.pool, agent=lease.agent,
     )  # fmt: skip
 

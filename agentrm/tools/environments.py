@@ -17,6 +17,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,10 @@ from agentrm.adapters.signals import Signal
 from agentrm.errors import ConfigError, ForkedError, ManagerClosed
 from agentrm.identity import Priority, current_identity
 from agentrm.tools.environment import Environment
-from agentrm.tools.errors import EnvironmentEnded, EnvironmentLeft, EnvironmentLost, SetupFailed, SetupTimeout
+from agentrm.tools.errors import EnvironmentEnded, EnvironmentLeft, EnvironmentLost
 from agentrm.tools.journal import Entry, Journal, default_home
 from agentrm.tools.leftovers import clean
+from agentrm.tools.making import make, timed_out
 from agentrm.tools.owners import this_process
 from agentrm.tools.place import Place, Provider
 from agentrm.tools.ports import free_ports
@@ -46,8 +48,6 @@ Making = Callable[[Environment, Done], None]
 EXIT_S = 1.0
 """Seconds beyond the grace time that the exit of the process waits for one that is just being made. What is not gone by
 then is left to the journal."""
-LAST_WORDS = 2000
-"""Characters of a failed set-up's output that its error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Environments:
         self._made = self._failed = self._released = self._lost = 0
         self._prepare_s = self._awaited_s = 0.0
         self._patience_s: float | None = None
-        self._at_exit = atexit.register(_close_at_exit, weakref.ref(self), self._owner.pid)
+        self._at_exit = atexit.register(partial(_close_at_exit, weakref.ref(self), self._owner.pid))
         if recover:
             in_thread(lambda: clean(self.home))
 
@@ -305,29 +305,7 @@ class Environments:
             self._making(environment, lambda failure: self._made_it(environment, lease, failure))
 
     def _make_in_thread(self, environment: Environment, done: Done) -> None:
-        in_thread(lambda: done(self._make(environment)))
-
-    def _make(self, environment: Environment) -> BaseException | None:
-        settings, place, provider = environment.settings, environment.place, environment.provider
-        try:
-            self._journal.write(environment.entry)
-            provider.create(place)
-            if settings.setup:
-                completed = environment.run(settings.setup, settings.setup_s)
-                if completed.timed_out:
-                    return _timed_out(environment)
-                if completed.returncode != 0:
-                    output = (completed.stdout + completed.stderr)[-LAST_WORDS:]
-                    raise SetupFailed(
-                        f"the set-up of environments of kind {place.kind!r} failed with exit status "
-                        f"{completed.returncode}; nothing of it is left. It said: {output or 'nothing'}",
-                        kind=place.kind, output=output,
-                    )  # fmt: skip
-            if settings.server:
-                provider.serve(place, settings.server)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait for the environment get it
-            return error
-        return None
+        in_thread(lambda: done(make(environment, self._journal)))
 
     def _made_it(self, environment: Environment, lease: Lease, error: BaseException | None) -> None:
         with self._lock:
@@ -354,7 +332,7 @@ class Environments:
         """Its making takes too long and can't be interrupted: the lane is free, those who wait are told, and what is
         made is removed when the thread comes back."""
         environment.stop()
-        self._fail(environment, _timed_out(environment))
+        self._fail(environment, timed_out(environment))
         environment.gone.set()
 
     def _fail(self, environment: Environment, error: BaseException | None) -> None:
@@ -419,14 +397,6 @@ class Environments:
 
 def _priority() -> Priority:
     return current_identity().priority or "interactive"
-
-
-def _timed_out(environment: Environment) -> SetupTimeout:
-    return SetupTimeout(
-        f"making an environment of kind {environment.kind!r} took longer than the {environment.settings.setup_s:g} s "
-        "that setup_s allows; what was made is removed. Raise it, or make less",
-        kind=environment.kind,
-    )
 
 
 def _close_at_exit(of: weakref.ref[Environments], pid: int) -> None:

@@ -184,7 +184,8 @@ def test_the_next_owner_of_the_same_home_removes_it_too(tmp_path: Path) -> None:
 
 
 def test_an_owner_that_exits_in_peace_leaves_nothing(tmp_path: Path) -> None:
-    script = OWNER.replace("time.sleep(600)", "")
+    other = 'other = ResourceManager(environments={"home": sys.argv[1], "kinds": {"box": {}}}); other.environments.get("p", "box")'
+    script = OWNER.replace("time.sleep(600)", f"{other}; other.close()")
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, stdout=subprocess.PIPE)
     assert left_in(tmp_path) == []
 
