@@ -169,7 +169,7 @@ def preempted_greedy(bench: Bench) -> list[Row]:
 
 
 def batch_8(bench: Bench) -> list[Row]:
-    count = 8 if bench.quick else 48
+    count = 8 if bench.quick else 24
     rows = []
     for kind, lengths, bar in (
         ("equal", [256] * 8, 4.0), ("different", [60, 120, 180, 256, 300, 360, 420, 480], 2.5)
@@ -177,7 +177,7 @@ def batch_8(bench: Bench) -> list[Row]:
         prompts = [bench.prompt(length) for length in lengths]
         with bench.load(lanes=8, slice_tokens=None) as engine:
             together, one, theirs = [], [], []
-            for _ in range(1 if bench.quick else 3):
+            for _ in range(1 if bench.quick else 2):
                 together.append(decode_s(engine, prompts, count, 8))
                 one.append(decode_s(engine, prompts, count, 1))
                 ids = [engine.tokenizer.encode(prompt) for prompt in prompts]
@@ -213,10 +213,10 @@ def decode_s(engine: LocalEngine, prompts: Sequence[str], count: int, at_once: i
 def contention(bench: Bench) -> list[Row]:
     """15 background agents write long answers to long prompts, turn after turn; a person asks short questions."""
     seconds_of: dict[str, tuple[float, list[float]]] = {}
-    agents, turns, questions = (4, 1, 2) if bench.quick else (15, 1, 6)
-    works = [bench.prompt(200 + 20 * i) for i in range(agents * turns)]
+    agents, turns, questions = (4, 1, 2) if bench.quick else (15, 1, 4)
+    works = [bench.prompt(120 + 10 * i) for i in range(agents * turns)]
     asks = [bench.prompt(24) for _ in range(questions)]
-    new, short = (4, 2) if bench.quick else (32, 6)
+    new, short = (4, 2) if bench.quick else (24, 6)
 
     def run(name: str, work: Callable[[str, int, bool], Any]) -> None:
         waits: list[float] = []

@@ -1,5 +1,6 @@
 """Local execution of language models. Importing this loads no torch: that happens when a model is loaded."""
 
+from agentrm.models.cores import Choice, Core, CorePool, EngineCore, OpenAICore, Traits
 from agentrm.models.engine.snapshot import Snapshot
 from agentrm.models.errors import (
     DeviceUnavailable,
@@ -28,8 +29,12 @@ from agentrm.models.tools import ToolSpec
 __all__ = [
     "Answer",
     "BeamSearch",
+    "Choice",
+    "Core",
+    "CorePool",
     "DeviceUnavailable",
     "EngineClosed",
+    "EngineCore",
     "FetchFailed",
     "Generation",
     "GenerationCancelled",
@@ -38,6 +43,7 @@ __all__ = [
     "ModelCorrupt",
     "ModelError",
     "ModelNotInstalled",
+    "OpenAICore",
     "OutOfBlocks",
     "Piece",
     "Program",
@@ -47,6 +53,7 @@ __all__ = [
     "SnapshotCorrupt",
     "SnapshotMismatch",
     "ToolSpec",
+    "Traits",
     "UnknownModel",
     "UnsupportedModel",
     "UnsupportedSchema",

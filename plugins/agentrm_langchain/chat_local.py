@@ -34,7 +34,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field, PrivateAttr
 
 from agentrm.errors import ConfigError
-from agentrm.models import LocalEngine, Piece, ToolSpec, UnsupportedModel, Usage, catalog
+from agentrm.models import LocalEngine, Piece, Program, ToolSpec, UnsupportedModel, Usage, catalog
 from agentrm.models.streaming import iterate_in_thread
 from agentrm.models.tools import call_text, result_text, with_instructions
 
@@ -66,8 +66,13 @@ class ChatLocal(BaseChatModel):
     seed: int | None = None
     stop: list[str] = Field(default_factory=list)
     max_tool_rounds: int | None = Field(default=4, ge=0)
+    program: Program | None = None
+    """Whose KV a conversation keeps between its calls (`LocalEngine.program`), one call at a time; without one, what
+    equals the beginning of an earlier call is shared as long as there is room."""
+    engine: LocalEngine | None = None
+    """Use this engine, not one of `model`, `device`, `dtype` and `threads`."""
 
-    _loaded: LocalEngine | None = PrivateAttr(default=None)
+    _engine: LocalEngine | None = PrivateAttr(default=None)
 
     @property
     def _llm_type(self) -> str:
@@ -85,14 +90,16 @@ class ChatLocal(BaseChatModel):
             profile["max_input_tokens"] = context
         return profile
 
-    def local_model(self) -> LocalEngine:
-        """The model itself, loaded if it is not yet. Raises the errors of `LocalEngine.load`."""
-        if self._loaded is None:
-            self._loaded = LocalEngine.shared(self.model, device=self.device, dtype=self.dtype, threads=self.threads)
-        return self._loaded
+    def local_engine(self) -> LocalEngine:
+        """The engine, loaded if it is not yet. Raises the errors of `LocalEngine.load`."""
+        if self.engine is not None:
+            return self.engine
+        if self._engine is None:
+            self._engine = LocalEngine.shared(self.model, device=self.device, dtype=self.dtype, threads=self.threads)
+        return self._engine
 
     def get_token_ids(self, text: str) -> list[int]:
-        return self.local_model().tokenizer.encode(text)
+        return self.local_engine().tokenizer.encode(text)
 
     def get_num_tokens_from_messages(
         self,
@@ -101,7 +108,7 @@ class ChatLocal(BaseChatModel):
     ) -> int:
         """Exactly how many input tokens a call with these messages and tools costs."""
         specs = [_tool_spec(tool) for tool in tools or ()]
-        return self.local_model().count_tokens(with_instructions(_turns(messages), specs))
+        return self.local_engine().count_tokens(with_instructions(_turns(messages), specs))
 
     def bind_tools(
         self,
@@ -185,7 +192,7 @@ class ChatLocal(BaseChatModel):
         if choice == "auto" and self.max_tool_rounds is not None:
             if _rounds_since_user(messages) >= self.max_tool_rounds:
                 choice = "none"
-        return self.local_model().respond(
+        return self.local_engine().respond(
             _turns(messages),
             tools,
             tool_choice=choice,
@@ -193,6 +200,7 @@ class ChatLocal(BaseChatModel):
             temperature=options.get("temperature", self.temperature),
             seed=options.get("seed", self.seed),
             stop=[*self.stop, *(stop or ())],
+            program=self.program,
             cancelled=cancelled,
         )
 
@@ -214,11 +222,13 @@ class ChatLocal(BaseChatModel):
                 yield ChatGenerationChunk(message=AIMessageChunk(content=piece.text))
 
     def _last_chunk(self, text: str, usage: Usage) -> ChatGenerationChunk:
-        counted = {
+        counted: dict[str, Any] = {
             "input_tokens": usage.input_tokens,
             "output_tokens": usage.output_tokens,
             "total_tokens": usage.input_tokens + usage.output_tokens,
         }
+        if usage.cached_tokens:
+            counted["input_token_details"] = {"cache_read": usage.cached_tokens}
         message = AIMessageChunk(content=text, usage_metadata=cast("UsageMetadata", counted), chunk_position="last")
         info = {"finish_reason": usage.finish_reason, "model_name": self.model, "model_provider": "agentrm"}
         return ChatGenerationChunk(message=message, generation_info=info)
