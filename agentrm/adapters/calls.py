@@ -57,6 +57,8 @@ async def acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
     lane."""
     if is_inner_layer(rm, spec):
         return await fn()
+    if spec.use is None:  # nothing to be watched; most calls are a model's
+        return await _acall(rm, spec, fn)
     with guarded(spec) as seen:
         return seen(await _acall(rm, spec, fn))  # type: ignore[no-any-return]
 

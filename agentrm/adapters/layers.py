@@ -10,8 +10,6 @@ counts: tasks that copied the context and live on are calls of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -31,20 +29,30 @@ class Layer:
         self.rm, self.spec = rm, spec
         self.live, self.passed = True, False
 
-    @contextmanager
-    def around(self) -> Iterator[None]:
+    def around(self) -> _Around:
         """Round one call, one `next` or one await: what runs inside is within this layer."""
-        token = _current.set(self)
-        try:
-            yield
-        finally:
-            try:
-                _current.reset(token)
-            except ValueError:  # collected after its loop died: left in another context, nothing to restore
-                pass
+        return _Around(self)
 
     def end(self) -> None:
         self.live = False
+
+
+class _Around:
+    """A context manager; a class of its own because every call pays for it."""
+
+    __slots__ = ("_layer", "_token")
+
+    def __init__(self, layer: Layer) -> None:
+        self._layer = layer
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._layer)
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            _current.reset(self._token)
+        except ValueError:  # collected after its loop died: left in another context, nothing to restore
+            pass
 
 
 def is_inner_layer(rm: Any, spec: CallSpec) -> bool:

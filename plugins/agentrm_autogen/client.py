@@ -20,7 +20,16 @@ from pydantic import BaseModel
 
 from agentrm.adapters import CallSpec, acall, astream, without_client_retries
 from agentrm_autogen.gating import Gate, linked, make_gate
-from agentrm_autogen.sizes import chunk_size, input_size, is_result, model_name, output_limit, result_size, usage
+from agentrm_autogen.sizes import (
+    chunk_size,
+    create_args,
+    input_size,
+    is_result,
+    model_name,
+    output_limit,
+    result_size,
+    usage,
+)
 
 __all__ = ["GatedClient", "gate_client"]
 
@@ -59,6 +68,7 @@ class GatedClient(ChatCompletionClient, Component[GatedClientConfig]):
             gate, client = gate.over(client.gate), client.client
         self.gate, self.client, self._client_retries = gate, client, client_retries
         self._calls = client if client_retries else _quiet(client)
+        self._settings = create_args(self._calls)
 
     async def create(
         self,
@@ -102,9 +112,9 @@ class GatedClient(ChatCompletionClient, Component[GatedClientConfig]):
         settings = more.get("extra_create_args") or {}
         return self.gate.spec(
             kind="model",
-            model=model_name(self._calls, settings),
+            model=model_name(settings, self._settings),
             input_tokens=input_size(messages, more.get("tools") or ()),
-            max_output_tokens=output_limit(self._calls, settings),
+            max_output_tokens=output_limit(settings, self._settings),
             usage=usage,
             size=size,
             is_last=is_result,

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrm.adapters import CallSpec, Identity, first_answers, read_options
@@ -65,7 +66,13 @@ class Gate:
         """What is known about the call that begins here."""
         context = self.context()
         said = current_identity() if context is None else context.run(current_identity)
-        return CallSpec(**first_answers(self.arguments, said, self.names)._asdict(), **self.options, **call)
+        who = self._lasting if said == NOBODY else first_answers(self.arguments, said, self.names)._asdict()
+        return CallSpec(**who, **self.options, **call)
+
+    @cached_property
+    def _lasting(self) -> dict[str, Any]:
+        """Who asks where nothing is said round the call."""
+        return first_answers(self.arguments, self.names)._asdict()
 
     def context(self) -> Context | None:
         """Where the call belongs, None for where it is made."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from autogen_core.models import CreateResult
 
-from agentrm.adapters import Usage, estimate_text, estimate_tokens, read_usage
+from agentrm.adapters import Usage, estimate_text, estimate_tokens
 
-__all__ = ["chunk_size", "input_size", "is_result", "model_name", "output_limit", "result_size", "usage"]
+__all__ = ["chunk_size", "create_args", "input_size", "is_result", "model_name", "output_limit", "result_size", "usage"]
 
 _PER_MESSAGE = 4
 _IMAGE_TOKENS = 1000
@@ -21,7 +21,10 @@ def usage(result: Any) -> Usage | None:
     """From a CreateResult; a chunk of text says nothing."""
     if not isinstance(result, CreateResult):
         return None
-    return _FREE if result.cached else read_usage(result)
+    if result.cached:
+        return _FREE
+    used = result.usage
+    return Usage(used.prompt_tokens or 0, used.completion_tokens or 0)
 
 
 def is_result(chunk: Any) -> bool:
@@ -63,25 +66,26 @@ def _part(part: Any) -> int:
     return sum(map(estimate_text, known)) if known else _IMAGE_TOKENS
 
 
-def model_name(client: Any, settings: Mapping[str, Any]) -> str | None:
-    """The name that pools' `models` patterns are matched with."""
-    for source in (settings, _create_args(client)):
-        if isinstance(name := source.get("model"), str) and name:
+def model_name(*settings: Mapping[str, Any]) -> str | None:
+    """The name that pools' `models` patterns are matched with, from the first settings that have one."""
+    for source in settings:
+        name = source.get("model")
+        if isinstance(name, str) and name:
             return name
     return None
 
 
-def output_limit(client: Any, settings: Mapping[str, Any]) -> int | None:
+def output_limit(*settings: Mapping[str, Any]) -> int | None:
     """The most tokens that the call may produce, None if nothing bounds them."""
-    for source in (settings, _create_args(client)):
+    for source in settings:
         for name in _LIMITS:
             value = source.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            if type(value) is int and value > 0:
                 return value
     return None
 
 
-def _create_args(client: Any) -> Mapping[str, Any]:
-    """What every client of autogen-ext keeps the arguments of its requests in."""
+def create_args(client: Any) -> Mapping[str, Any]:
+    """Where every client of autogen-ext keeps the arguments of its requests: itself, not a copy of it."""
     found = getattr(client, "_create_args", None)
     return found if isinstance(found, Mapping) else {}

@@ -69,11 +69,22 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         call_id: str | None = None,
     ) -> AsyncGenerator[Any, None]:
         """The tool's events, then its ToolResult."""
+        async for event in self._events(True, name, arguments, cancellation_token, call_id):
+            yield event
+
+    async def _events(
+        self,
+        streams: bool,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        cancellation_token: CancellationToken | None,
+        call_id: str | None,
+    ) -> AsyncGenerator[Any, None]:
         token = cancellation_token or CancellationToken()
         events: asyncio.Queue[Any] = asyncio.Queue()
         renamed = getattr(self._calls, "_override_name_to_original", {})
         original = renamed.get(name, name)
-        work = start(self.gate, token, lambda: self._run(events, (original, arguments, token, call_id)))
+        work = start(self.gate, token, lambda: self._run(events, streams, (original, arguments, token, call_id)))
         work.add_done_callback(lambda _: events.put_nowait(_END))
         try:
             while (event := await events.get()) is not _END:
@@ -95,15 +106,15 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         call_id: str | None = None,
     ) -> ToolResult:
         result = None
-        async for event in self.call_tool_stream(name, arguments, cancellation_token, call_id):
+        async for event in self._events(False, name, arguments, cancellation_token, call_id):
             result = event
         return result if isinstance(result, ToolResult) else _failed(name, "The tool ended without a result.")
 
-    async def _run(self, events: asyncio.Queue[Any], call: tuple[Any, ...]) -> None:
+    async def _run(self, events: asyncio.Queue[Any], streams: bool, call: tuple[Any, ...]) -> None:
         """Hands out what the tool says while it runs, and its result once its lane is free."""
 
         async def work() -> Any:
-            if not isinstance(self._calls, StaticStreamWorkbench):
+            if not (streams and isinstance(self._calls, StaticStreamWorkbench)):
                 return await self._calls.call_tool(*call)
             result = None
             async for event in self._calls.call_tool_stream(*call):

@@ -1,0 +1,199 @@
+"""What a plugin adds to one call of its framework, and to its import: `python -m benchmarks.adapters [FRAMEWORK ...]`.
+
+Model and tool are mocks that answer after one turn of the loop (a real one never answers within the same), so a call's
+time is the framework's own cost. Bare and gated take turns in one process; what is read is the difference. The bar: 2 %
+of the framework's own cost, or 100 microseconds, whichever is more.
+
+A framework is one function in `FRAMEWORKS` that returns its cases; `WARM_IMPORT` names what its plugin loads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import statistics
+import subprocess
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from time import process_time_ns
+from typing import Any
+
+import agentrm
+from benchmarks import measure
+
+SHARE, FLOOR_NS = 0.02, 100_000
+IMPORT_BAR_MS = 20.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """The same call twice: as the framework makes it, and through the plugin."""
+
+    name: str
+    bare: Callable[[], Awaitable[object]]
+    gated: Callable[[], Awaitable[object]]
+
+
+def _manager() -> agentrm.ResourceManager:
+    return agentrm.ResourceManager(pools={"default": {"lanes": 4, "limits": [{"requests": 10**6, "per": 1}]}})
+
+
+def langchain() -> Iterator[Case]:
+    from langchain.agents import create_agent
+    from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+    from langchain_core.messages import AIMessage, HumanMessage
+    from langchain_core.tools import tool
+
+    from agentrm_langchain import AgentRMMiddleware
+
+    class Mock(GenericFakeChatModel):
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(0)
+            return self._generate(*args, **kwargs)
+
+    class Forever:
+        def __iter__(self) -> Forever:
+            return self
+
+        def __next__(self) -> AIMessage:
+            return AIMessage("said")
+
+    @tool
+    async def look() -> str:
+        """Looks."""
+        await asyncio.sleep(0)
+        return "seen"
+
+    rm, model = _manager(), Mock(messages=Forever())
+    gated, gated_look = rm.attach(model), rm.attach(look)
+    bare_agent = create_agent(model, [])
+    gated_agent = create_agent(model, [], middleware=[AgentRMMiddleware(rm)])
+    hello = {"messages": [HumanMessage("hello")]}
+    yield Case("model.ainvoke", lambda: model.ainvoke("hello"), lambda: gated.ainvoke("hello"))
+    yield Case("tool.ainvoke", lambda: look.ainvoke({}), lambda: gated_look.ainvoke({}))
+    yield Case("agent.ainvoke", lambda: bare_agent.ainvoke(hello), lambda: gated_agent.ainvoke(hello))
+
+
+def autogen() -> Iterator[Case]:
+    from autogen_agentchat.agents import AssistantAgent
+    from autogen_agentchat.conditions import MaxMessageTermination
+    from autogen_agentchat.teams import RoundRobinGroupChat
+    from autogen_core.model_context import BufferedChatCompletionContext
+    from autogen_core.models import CreateResult, ModelInfo, RequestUsage, UserMessage
+    from autogen_core.tools import FunctionTool, StaticStreamWorkbench
+    from autogen_ext.models.replay import ReplayChatCompletionClient
+
+    said = CreateResult(finish_reason="stop", content="said", usage=RequestUsage(5, 5), cached=False)
+    info = ModelInfo(vision=False, function_calling=True, json_output=True, family="unknown", structured_output=True)
+
+    class Mock(ReplayChatCompletionClient):
+        def __init__(self) -> None:
+            super().__init__([], model_info=info)
+
+        async def create(self, *args: Any, **kwargs: Any) -> CreateResult:
+            await asyncio.sleep(0)
+            return said
+
+    async def look() -> str:
+        await asyncio.sleep(0)
+        return "seen"
+
+    def agent() -> AssistantAgent:
+        return AssistantAgent("worker", Mock(), model_context=BufferedChatCompletionContext(4))
+
+    def team() -> RoundRobinGroupChat:
+        return RoundRobinGroupChat([agent()], termination_condition=MaxMessageTermination(2))
+
+    rm, client = _manager(), Mock()
+    workbench = StaticStreamWorkbench([FunctionTool(look, "Looks.")])
+    gated, gated_workbench = rm.attach(client), rm.attach(workbench)
+    bare_agent, gated_agent = agent(), rm.attach(agent())
+    hello = [UserMessage(content="hello", source="user")]
+    yield Case("client.create", lambda: client.create(hello), lambda: gated.create(hello))
+
+    async def tool(of: Any) -> None:
+        async for _ in of.call_tool_stream("look"):  # as agents call it
+            pass
+
+    yield Case("workbench.call_tool", lambda: tool(workbench), lambda: tool(gated_workbench))
+    yield Case("agent.run", lambda: bare_agent.run(task="hello"), lambda: gated_agent.run(task="hello"))
+    yield Case("team.run", lambda: team().run(task="hello"), lambda: rm.attach(team()).run(task="hello"))
+
+
+FRAMEWORKS: dict[str, Callable[[], Iterator[Case]]] = {"langchain": langchain, "autogen": autogen}
+WARM_IMPORT = {
+    "langchain": ("langchain.agents", "langgraph.prebuilt", "agentrm_langchain.attaching", "agentrm_langchain.models",
+                  "agentrm_langchain.tools", "agentrm_langchain.middleware"),
+    "autogen": ("autogen_agentchat.teams", "agentrm_autogen.attaching", "agentrm_autogen.client",
+                "agentrm_autogen.workbench", "agentrm_autogen.context", "agentrm_autogen.hibernation"),
+}  # fmt: skip
+
+
+def _round(call: Callable[[], Awaitable[object]], n: int) -> measure.Round:
+    async def run() -> float:
+        await call()
+        start = process_time_ns()
+        for _ in range(n):
+            await call()
+        return (process_time_ns() - start) / n
+
+    return lambda: asyncio.run(run())
+
+
+def overhead(case: Case, rounds: int, n: int) -> tuple[float, float, float, float]:
+    """Nanoseconds per call: bare, and what the gate adds: median, lowest and highest round."""
+    bare, gated = _round(case.bare, n), _round(case.gated, n)
+    bare(), gated()
+    pairs = [(bare(), gated()) if i % 2 else (gated(), bare())[::-1] for i in range(rounds)]
+    added = sorted(b - a for a, b in pairs)
+    return statistics.median(a for a, _ in pairs), statistics.median(added), added[0], added[-1]
+
+
+def own_import_ms(framework: str, times: int = 7) -> float:
+    """Milliseconds that the plugin's own modules take to import, without what they import: for each module the best of
+    several fresh processes, because the clock behind it runs on while others have the processor."""
+    code = "; ".join(f"import {module}" for module in WARM_IMPORT[framework])
+    best: dict[str, int] = {}
+    for _ in range(times):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
+        )
+        for line in done.stderr.splitlines():
+            own, _, name = [part.strip() for part in line.removeprefix("import time:").split("|")]
+            if name.startswith(f"agentrm_{framework}"):
+                best[name] = min(int(own), best.get(name, int(own)))
+    return sum(best.values()) / 1000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.adapters", description=__doc__)
+    parser.add_argument("frameworks", nargs="*", choices=[[], *FRAMEWORKS], help="which (default: all)")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--calls", type=int, default=300, help="calls in a round")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    missed = 0
+    for framework in args.frameworks or FRAMEWORKS:
+        for case in FRAMEWORKS[framework]():
+            bare, added, low, high = overhead(case, args.rounds, args.calls)
+            bar = max(SHARE * bare, FLOOR_NS)
+            missed += added > bar
+            print(
+                f"{framework:10} {case.name:20} bare {bare / 1e3:8.1f} us, gate adds {added / 1e3:6.1f} us "
+                f"({low / 1e3:.1f} to {high / 1e3:.1f}), {added / bare:6.1%}; bar {bar / 1e3:.0f} us "
+                f"{'met' if added <= bar else 'MISSED'}",
+                flush=True,
+            )
+        took = own_import_ms(framework)
+        missed += took > IMPORT_BAR_MS
+        verdict = "met" if took <= IMPORT_BAR_MS else "MISSED"
+        print(f"{framework:10} {'import':20} own part {took:.1f} ms; bar {IMPORT_BAR_MS:.0f} ms {verdict}", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
