@@ -120,7 +120,8 @@ def autogen() -> Iterator[Case]:
 
     yield Case("workbench.call_tool", lambda: tool(workbench), lambda: tool(gated_workbench))
     yield Case("agent.run", lambda: bare_agent.run(task="hello"), lambda: gated_agent.run(task="hello"))
-    yield Case("team.run", lambda: team().run(task="hello"), lambda: rm.attach(team()).run(task="hello"))
+    bare_team, gated_team = team(), rm.attach(team())
+    yield Case("team.run", lambda: bare_team.run(task="hello"), lambda: gated_team.run(task="hello"))
 
 
 FRAMEWORKS: dict[str, Callable[[], Iterator[Case]]] = {"langchain": langchain, "autogen": autogen}

@@ -79,10 +79,12 @@ def pause(rm: Any, seconds: float) -> None:
         over.wait()
 
 
-async def pause_async(rm: Any, seconds: float) -> None:
+async def pause_async(rm: Any, seconds: float, spec: CallSpec) -> None:
     if seconds <= 0:
         return
     over = Signal()
+    if spec.on_wait is not None:
+        spec.on_wait(over.future)
     with _woken(rm, seconds, over.set):
         await over.wait()
 

@@ -71,7 +71,7 @@ async def _acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
             return await attempt.run_async(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
             wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
-        await pause_async(rm, wait)
+        await pause_async(rm, wait, spec)
 
 
 async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
@@ -94,7 +94,7 @@ async def _acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
             return await attempt.run_blocking(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
             wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
-        await pause_async(rm, wait)
+        await pause_async(rm, wait, spec)
 
 
 class _Attempt:

@@ -26,7 +26,7 @@ def new_lease(
 ) -> Any:
     """The lease for one attempt, not yet asked for. A call that is tried `again` keeps its place before new
     ones."""
-    return rm.lease(
+    lease = rm.lease(
         agent=spec.agent,
         priority=spec.priority,
         tenant=spec.tenant,
@@ -44,6 +44,8 @@ def new_lease(
         resumed=again,
         streams=streams or spec.streams,
     )
+    lease.on_wait = spec.on_wait
+    return lease
 
 
 async def admit(lease: Any, spec: CallSpec) -> None:

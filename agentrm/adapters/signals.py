@@ -11,11 +11,11 @@ class Signal:
     """Set once from any thread, awaited on the loop where it was made. Setting it when that loop is closed
     does nothing: whoever waited went with the loop."""
 
-    __slots__ = ("_future", "_loop")
+    __slots__ = ("_loop", "future")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] = self._loop.create_future()
+        self.future: asyncio.Future[None] = self._loop.create_future()
 
     def set(self) -> None:
         try:
@@ -24,8 +24,8 @@ class Signal:
             return
 
     async def wait(self) -> None:
-        await self._future
+        await self.future
 
     def _set(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
+        if not self.future.done():
+            self.future.set_result(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -33,6 +34,8 @@ class CallSpec:
     - `retries`: whether a failure that can pass may be tried again here; None: model calls yes, all others
       no, because a tool may have acted before it failed.
     - `heartbeat` is called about every `beat_s` while the call is queued on an event loop.
+    - `on_wait` is called with each future that the call waits for on an event loop before it runs, in the queue and
+      between two attempts: a framework with a cancellation of its own cancels that.
     - `translate` turns an error of agentrm into the framework's own type of it.
     - `guards`: those of the task that the call belongs to; None: those in force here (`with rm.guard(...):`). `use`:
       what they look at; without it a call is not watched.
@@ -61,6 +64,7 @@ class CallSpec:
     retries: bool | None = None
     heartbeat: Callable[[], object] | None = None
     beat_s: float = 0.1
+    on_wait: Callable[[asyncio.Future[None]], object] | None = None
     translate: Callable[[AgentRMError], AgentRMError] | None = None
     guards: Guards | None = None
     use: ToolUse | None = None

@@ -110,7 +110,7 @@ class AsyncStream(Generic[T]):
                     raise
                 wait = self._attempts.pause_or_raise(part.lease, error, part.problem)
             self._over = False
-            await pause_async(self._rm, wait)
+            await pause_async(self._rm, wait, self._spec)
 
     async def _drain(self, part: _Part) -> None:
         """As in `streams`."""

@@ -88,6 +88,8 @@ class Budgets:
         waiter = self._admit(lease, lambda: LoopWaiter(asyncio.get_running_loop(), lambda: self.leave(lease)))
         if waiter is not None:
             try:
+                if lease.on_wait is not None:
+                    lease.on_wait(waiter.future)
                 await waiter.future
                 if waiter.error is not None:
                     raise waiter.error

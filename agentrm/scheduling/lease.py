@@ -87,6 +87,8 @@ class Lease:
     """Heartbeats so far."""
     streams = False
     """Whether the call shows progress with each chunk."""
+    on_wait: Callable[[asyncio.Future[None]], object] | None = None
+    """Called with the future that it sleeps on, where it has to wait on a loop: cancelling that leaves the queue."""
 
     def __init__(self, rm: ResourceManager, route: Route, parent: Lease | None, tokens: int) -> None:
         self._rm, self.route, self._parent, self.tokens = rm, route, parent, tokens
@@ -177,6 +179,8 @@ class Lease:
                 self._loop = gate.seen(asyncio.get_running_loop())
                 waiter = LoopWaiter(self._loop, lambda: gate.drop(self))
                 if gate.register(self, waiter):
+                    if self.on_wait is not None:
+                        self.on_wait(waiter.future)
                     await waiter.future
                     if waiter.error is not None:
                         raise waiter.error

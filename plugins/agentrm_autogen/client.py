@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any
 
 from autogen_core import CancellationToken, Component, ComponentModel
@@ -19,7 +19,7 @@ from autogen_core.tools import Tool, ToolSchema
 from pydantic import BaseModel
 
 from agentrm.adapters import CallSpec, acall, astream, without_client_retries
-from agentrm_autogen.gating import Gate, linked, make_gate
+from agentrm_autogen.gating import Gate, make_gate, placed
 from agentrm_autogen.sizes import (
     chunk_size,
     create_args,
@@ -79,12 +79,12 @@ class GatedClient(ChatCompletionClient, Component[GatedClientConfig]):
     ) -> CreateResult:
         """As the client's. Raises the provider's error once no further attempt makes sense, `AdmissionError` when the
         call was not admitted, `RunTimeout` or `IdleTimeout` when its lane was taken away."""
-        spec = self._spec(messages, more, result_size)
+        spec = self._spec(messages, cancellation_token, more, result_size)
 
         async def call() -> CreateResult:
             return await self._calls.create(messages, cancellation_token=cancellation_token, **more)
 
-        return await linked(self.gate, cancellation_token, lambda: acall(self.gate.rm, spec, call))
+        return await placed(self.gate, lambda: acall(self.gate.rm, spec, call))
 
     def create_stream(
         self,
@@ -95,7 +95,7 @@ class GatedClient(ChatCompletionClient, Component[GatedClientConfig]):
     ) -> AsyncGenerator[str | CreateResult, None]:
         """As the client's; the lane is free when the final CreateResult is handed out. Raises as `create`; begun again
         only before its first chunk."""
-        spec = self._spec(messages, more, chunk_size)
+        spec = self._spec(messages, cancellation_token, more, chunk_size)
 
         async def opened() -> AsyncGenerator[str | CreateResult, None]:
             token = _StreamToken(cancellation_token)
@@ -106,9 +106,16 @@ class GatedClient(ChatCompletionClient, Component[GatedClientConfig]):
                 await token.close()
 
         chunks = astream(self.gate.rm, spec, opened)
-        return _Stream(self.gate, cancellation_token, chunks)  # type: ignore[return-value]
+        return chunks if self.gate.caller is None else _Placed(self.gate, chunks)  # type: ignore[return-value]
 
-    def _spec(self, messages: Sequence[LLMMessage], more: Mapping[str, Any], size: Any) -> CallSpec:
+    def _spec(
+        self,
+        messages: Sequence[LLMMessage],
+        token: CancellationToken | None,
+        more: Mapping[str, Any],
+        size: Callable[[Any], int],
+    ) -> CallSpec:
+        """The client that gets the token too ends what runs; of the waiting before that it knows nothing."""
         settings = more.get("extra_create_args") or {}
         return self.gate.spec(
             kind="model",
@@ -118,6 +125,7 @@ class GatedClient(ChatCompletionClient, Component[GatedClientConfig]):
             usage=usage,
             size=size,
             is_last=is_result,
+            on_wait=None if token is None else token.link_future,
         )
 
     async def close(self) -> None:
@@ -197,22 +205,22 @@ class _StreamToken(CancellationToken):
             await close()
 
 
-class _Stream:
-    """A gated stream whose wait in the queue ends with the token; after its first chunk the client sees to that."""
+class _Placed:
+    """A gated stream that asks for its lane where the call belongs."""
 
-    __slots__ = ("_begun", "_chunks", "_gate", "_token")
+    __slots__ = ("_begun", "_chunks", "_gate")
 
-    def __init__(self, gate: Gate, token: CancellationToken | None, chunks: Any) -> None:
-        self._gate, self._token, self._chunks, self._begun = gate, token, chunks, False
+    def __init__(self, gate: Gate, chunks: Any) -> None:
+        self._gate, self._chunks, self._begun = gate, chunks, False
 
-    def __aiter__(self) -> _Stream:
+    def __aiter__(self) -> _Placed:
         return self
 
     async def __anext__(self) -> str | CreateResult:
         if self._begun:
             return await self._chunks.__anext__()  # type: ignore[no-any-return]
         self._begun = True
-        return await linked(self._gate, self._token, self._chunks.__anext__)
+        return await placed(self._gate, self._chunks.__anext__)
 
     async def aclose(self) -> None:
         await self._chunks.aclose()

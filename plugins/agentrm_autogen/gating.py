@@ -1,4 +1,4 @@
-"""One way into a manager: who asks, what differs from the configuration, and how AutoGen's own cancellation gets there.
+"""One way into a manager: who asks, what differs from the configuration, and where its calls belong.
 
 A dumped component keeps the manager's name, not the manager. `loading` says which managers are meant when it is
 loaded again."""
@@ -11,17 +11,14 @@ from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from agentrm.adapters import CallSpec, Identity, first_answers, read_options
 from agentrm.errors import ConfigError
 from agentrm.identity import NOBODY, current_identity
 from agentrm.scheduling import current_lease
 
-if TYPE_CHECKING:
-    from autogen_core import CancellationToken
-
-__all__ = ["Caller", "Gate", "linked", "loading", "make_gate", "start"]
+__all__ = ["Caller", "Gate", "loading", "make_gate", "placed", "start"]
 
 T = TypeVar("T")
 
@@ -114,15 +111,12 @@ def make_gate(rm: Any, where: str, given: Mapping[str, Any]) -> Gate:
     return Gate(rm, *read_options(where, given))
 
 
-async def linked(gate: Gate, token: CancellationToken | None, make: Callable[[], Awaitable[T]]) -> T:
-    """`await make()` where the call belongs, cancelled with the token: in the queue and between attempts too, of which
-    the framework's own parts, which get the token as well, know nothing."""
-    if token is None and gate.context() is None:
-        return await make()
-    return await start(gate, token, make)
+async def placed(gate: Gate, make: Callable[[], Awaitable[T]]) -> T:
+    """`await make()` where the call belongs."""
+    return await (make() if gate.context() is None else start(gate, make))
 
 
-def start(gate: Gate, token: CancellationToken | None, make: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
+def start(gate: Gate, make: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:
     """The same as a task."""
 
     async def run() -> T:
@@ -130,7 +124,4 @@ def start(gate: Gate, token: CancellationToken | None, make: Callable[[], Awaita
 
     coroutine: Coroutine[Any, Any, T] = run()
     context = gate.context()
-    task = asyncio.create_task(coroutine) if context is None else context.run(asyncio.create_task, coroutine)
-    if token is not None:
-        token.link_future(task)
-    return task
+    return asyncio.create_task(coroutine) if context is None else context.run(asyncio.create_task, coroutine)

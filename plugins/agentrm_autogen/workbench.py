@@ -24,7 +24,7 @@ from autogen_core.tools import (
 from pydantic import BaseModel
 
 from agentrm.adapters import ToolUse, acall, acall_blocking
-from agentrm_autogen.gating import Gate, linked, make_gate, start
+from agentrm_autogen.gating import Gate, make_gate, placed, start
 
 __all__ = ["GatedWorkbench", "gate_workbench"]
 
@@ -61,7 +61,7 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         self.gate, self.workbench = gate, workbench
         self._calls, self._threaded = _threaded(gate, workbench)
 
-    async def call_tool_stream(
+    def call_tool_stream(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -69,8 +69,7 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         call_id: str | None = None,
     ) -> AsyncGenerator[Any, None]:
         """The tool's events, then its ToolResult."""
-        async for event in self._events(True, name, arguments, cancellation_token, call_id):
-            yield event
+        return self._events(True, name, arguments, cancellation_token, call_id)
 
     async def _events(
         self,
@@ -84,7 +83,8 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         events: asyncio.Queue[Any] = asyncio.Queue()
         renamed = getattr(self._calls, "_override_name_to_original", {})
         original = renamed.get(name, name)
-        work = start(self.gate, token, lambda: self._run(events, streams, (original, arguments, token, call_id)))
+        work = start(self.gate, lambda: self._run(events, streams, (original, arguments, token, call_id)))
+        token.link_future(work)
         work.add_done_callback(lambda _: events.put_nowait(_END))
         try:
             while (event := await events.get()) is not _END:
@@ -195,7 +195,7 @@ class _ThreadedTool(FunctionTool):
             named["cancellation_token"] = cancellation_token
         spec = self._gate.spec(kind="tool", tool=self.name, use=ToolUse(lambda: args.model_dump()))
         call = functools.partial(self._func, **named)
-        return await linked(self._gate, None, lambda: acall_blocking(self._gate.rm, spec, call))
+        return await placed(self._gate, lambda: acall_blocking(self._gate.rm, spec, call))
 
 
 def _threaded(gate: Gate, workbench: Workbench) -> tuple[Workbench, frozenset[str]]:

@@ -78,14 +78,17 @@ def _result(content: Any, usage: tuple[int, int] | None) -> CreateResult:
 
 
 class Client(_Silent):
-    """A client whose requests end in the conformance suite's provider. It knows no cancellation tokens."""
+    """A client whose requests end in the conformance suite's provider."""
 
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
         self._create_args = {"model": "stub"}
 
-    async def create(self, messages: Any, **_: Any) -> CreateResult:
-        reply = await self.provider.acall()
+    async def create(self, messages: Any, *, cancellation_token: Any = None, **_: Any) -> CreateResult:
+        asking = asyncio.ensure_future(self.provider.acall())
+        if cancellation_token is not None:  # as every client of AutoGen's own does
+            cancellation_token.link_future(asking)
+        reply = await asking
         return _result(reply.text, reply.usage)
 
     async def create_stream(self, messages: Any, **_: Any) -> AsyncGenerator[str | CreateResult, None]:

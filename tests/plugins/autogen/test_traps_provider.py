@@ -131,6 +131,24 @@ def test_a_token_ends_a_call_in_the_queue_and_in_flight(way: str, where: str) ->
     assert running(rm) == 0
 
 
+@ways
+def test_a_token_ends_the_pause_between_two_attempts(way: str) -> None:
+    clock = agentrm.VirtualClock()
+    rm, token = manager(clock=clock), CancellationToken()
+    with StubProvider(Behaviour("error")) as provider:
+        client = rm.attach(openai_client(provider))
+
+        async def main() -> None:
+            task = asyncio.create_task(WAYS[way](client, token))
+            await loop_until(lambda: provider.statistics().arrived == 1 and running(rm) == 0)
+            token.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled()
+
+        run_async(main)
+        assert provider.statistics().arrived == 1
+
+
 def test_a_token_that_was_cancelled_before_sends_nothing() -> None:
     rm, token = manager(), CancellationToken()
     token.cancel()
