@@ -16,7 +16,7 @@ from autogen_core.models import CreateResult
 from autogen_ext.models.cache import ChatCompletionCache
 
 import agentrm
-from agentrm.simulation.provider import Behaviour, Limit, StubProvider, ToolCall
+from agentrm.simulation.provider import Behaviour, StubProvider, ToolCall
 from agentrm_autogen import GatedClient
 from tests.plugins.autogen.scenes import (
     ASK,
@@ -90,16 +90,21 @@ def test_trap_09_a_final_refusal_loses_its_type_in_a_team_and_keeps_it_outside()
 
 
 def test_limits_are_kept_across_the_agents_of_teams() -> None:
-    rm = manager(4, pools={"default": {"limits": [{"requests": 3, "per": 0.3}]}})
-    with StubProvider(limits=[Limit(requests=3, per_s=0.25)]) as provider:
+    clock = agentrm.VirtualClock()
+    rm = manager(9, clock=clock, pools={"default": {"limits": [{"requests": 3, "per": 60}]}})
+    with StubProvider() as provider:
         client = openai_client(provider)
 
         async def main() -> None:
             teams = [rm.attach(team_of(agent_of(client), turns=2)) for _ in range(7)]
-            await asyncio.gather(*[team.run(task="go") for team in teams])
+            tasks = [asyncio.create_task(team.run(task="go")) for team in teams]
+            for arrived in (3, 6):
+                await loop_until(lambda n=arrived: granted(rm) == n and rm.statistics().waiting == 7 - n)
+                clock.advance(61)
+            await asyncio.gather(*tasks)
 
         run_async(main)
-        assert provider.statistics().arrived == 7, "none was refused"
+        assert provider.statistics().arrived == 7
 
 
 @ways
