@@ -1,4 +1,5 @@
-"""`agentrm simulate scheduling`: what each scheduling policy would have done with a workload."""
+"""`agentrm simulate`: what each policy would have done with a workload. Here: `scheduling`, and the way to the
+others."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from agentrm.cli import simulate_kv, simulate_programs
 from agentrm.errors import AgentRMError
 from agentrm.simulation.metrics import METRICS, classes_of, measure, spread
 from agentrm.simulation.scheduling import POLICIES, simulate
@@ -39,6 +41,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     one.add_argument("--lanes", type=int, help="lanes (default: the scenario's, 4 for a file)")
     one.add_argument("--tail", type=float, default=0.0, help="log-normal service times of this sigma")
     one.add_argument("--json", type=Path, metavar="FILE", help="write all figures, per class, with their spread")
+    one.set_defaults(simulate=_scheduling)
+    simulate_kv.add_parser(kinds)
+    simulate_programs.add_parser(kinds)
 
 
 def _mix(text: str) -> Sequence[float]:
@@ -97,6 +102,11 @@ def run_scheduling(args: argparse.Namespace) -> list[dict[str, object]]:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the kind that was asked for; 0 unless something could not be read."""
+    status: int = args.simulate(args)
+    return status
+
+
+def _scheduling(args: argparse.Namespace) -> int:
     rows = run_scheduling(args)
     if args.json is not None:
         mix = [round(x, 4) for x in _mix(args.mix)]

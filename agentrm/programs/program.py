@@ -43,14 +43,16 @@ class Program:
 
     __slots__ = (
         "_displace_at", "_dropped_at", "_estimated", "_prefix_on", "_ratio", "_reserved", "_tickets", "admitted_at",
-        "arrived", "backend", "context_tokens", "environments", "id", "next_use", "pauses", "phase", "prefix",
-        "priority", "prompt_tokens", "since", "status", "tenant", "tool", "turns",
+        "arrived", "backend", "context_tokens", "environments", "first_tokens", "id", "next_use", "pauses", "phase",
+        "prefix", "priority", "prompt_tokens", "running", "since", "status", "tenant", "tool", "turns",
     )  # fmt: skip
 
     def __init__(self, id: str, *, tenant: str, priority: Priority, now: float, prefix: Prefix | None = None) -> None:
         self.id, self.tenant, self.priority, self.prefix = id, tenant, priority, prefix
         self.context_tokens = 0
         """Tokens of its newest finished turn, prompt and answer; exact as soon as one has been settled."""
+        self.first_tokens = 0
+        """Tokens of its first prompt."""
         self.prompt_tokens = 0
         """Tokens of that turn's prompt alone."""
         self.environments: set[str] = set()
@@ -61,6 +63,8 @@ class Program:
         self.status: Status = "new"
         self.turns = 0
         """Turns that were settled."""
+        self.running = 0
+        """Turns of it that run now."""
         self.pauses = 0
         self.tool: str | None = None
         """The tool that its newest answer asked for, None if none or not known."""
@@ -83,11 +87,6 @@ class Program:
     def waiting(self) -> bool:
         """Whether a turn of it waits."""
         return any(t.state == "waiting" for t in self._tickets)
-
-    @property
-    def running(self) -> int:
-        """Turns of it that run now."""
-        return sum(t.state == "granted" for t in self._tickets)
 
     def __repr__(self) -> str:
         return f"<Program {self.id!r} {self.status} {self.phase} {self.context_tokens} tokens on {self.backend}>"

@@ -42,6 +42,14 @@ class BackendState:
         """Private tokens of the programs of which a turn runs: what nobody can be asked to give up."""
         return sum(p._reserved for p in self.residents.values() if p.running)
 
+    def to_come(self, growth: int) -> int:
+        """Tokens by which the residents are still expected to grow, if a program's context lies on average `growth`
+        tokens above its first prompt."""
+        return sum(
+            max(0, p.first_tokens + growth - p._reserved - (p.prefix.tokens if p.prefix is not None else 0))
+            for p in self.residents.values()
+        )
+
     def claim(self, program: Program, private: int) -> None:
         """The program counts with `private` tokens here from now on; makes it resident if it was not."""
         if program.status != "resident":

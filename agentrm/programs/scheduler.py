@@ -43,7 +43,7 @@ from dataclasses import dataclass
 
 from agentrm.errors import QueueFull, RequestTooLarge
 from agentrm.identity import Priority
-from agentrm.programs.predict import IdleTimes, ProgramEnds, TurnTokens
+from agentrm.programs.predict import Growth, IdleTimes, ProgramEnds, TurnTokens
 from agentrm.programs.program import Changes, Paused, Prefix, Program, Ticket
 from agentrm.programs.residency import BackendState
 from agentrm.programs.room import enough, growth, idle_victims, lacks, private_tokens, victims
@@ -82,6 +82,7 @@ class ProgramScheduler:
         """All that have not ended, by id."""
         self.backends: dict[str, BackendState] = {}
         self.idle_times, self.turn_tokens, self.program_ends = IdleTimes(), TurnTokens(), ProgramEnds()
+        self.growth = Growth()
         self._queue = WaitingQueue(
             self.settings.weights, patience_s=self.settings.patience_s, ageing_s=self.settings.ageing_s
         )
@@ -225,7 +226,10 @@ class ProgramScheduler:
         program = ticket.program
         if program._estimated > 0 and input_tokens > 0 and len(program._tickets) == 1:
             program._ratio = min(_MOST_OFF, max(1 / _MOST_OFF, input_tokens / program._estimated))
+        if not program.turns:
+            program.first_tokens = input_tokens
         program.turns += 1
+        self.growth.learn(input_tokens + output_tokens - program.first_tokens)
         program.context_tokens, program.prompt_tokens = input_tokens + output_tokens, input_tokens
         program.tool = tool
         self.turn_tokens.learn(program.id, output_tokens)
@@ -368,6 +372,7 @@ class ProgramScheduler:
 
     def _uncount(self, ticket: Ticket) -> None:
         backend = ticket._on
+        ticket.program.running -= 1
         if backend is not None:
             backend.running -= 1
             if not ticket._started:
@@ -489,8 +494,13 @@ class ProgramScheduler:
         """Whether a paused program or a newcomer gets onto the backend."""
         if backend.slots is not None and backend.running >= backend.slots:
             return False
-        mark = self.settings.admit if ticket._kind == NEWCOMER else self.settings.resume
-        return self._displaced(backend, ticket, lacks(backend, ticket, mark), now)
+        if ticket._kind != NEWCOMER:
+            return self._displaced(backend, ticket, lacks(backend, ticket, self.settings.resume), now)
+        missing = lacks(backend, ticket, self.settings.admit)
+        if backend.residents:
+            growth = round(self.growth.tokens)
+            missing += growth + backend.to_come(growth)
+        return self._displaced(backend, ticket, missing, now)
 
     def _displaced(self, backend: BackendState, ticket: Ticket, missing: int, now: float) -> bool:
         """Pauses as many as are needed, and nobody if they don't suffice."""
@@ -527,6 +537,7 @@ class ProgramScheduler:
                     self._queue.add(other)
         backend.claim(program, private_tokens(program))
         backend.running += 1
+        program.running += 1
         backend.backlog += ticket._missing
         self._grants += 1
 

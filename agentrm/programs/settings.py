@@ -22,17 +22,17 @@ class ProgramSettings:
     max_waiting: int = 10_000
     """Turns that may wait; a newcomer beyond is refused with a time to come back. The turns of programs that are known
     are let in up to twice as many."""
-    admit: float = 0.9
+    admit: float = 0.95
     """Newcomers are let in while what counts on a backend stays within this share of its capacity; the rest is room to
     grow for those inside, which may use all of it."""
-    resume: float = 0.95
+    resume: float = 0.98
     """The same for paused programs. Not the same as 1, so that what was just paused is not resumed at once."""
-    patience_s: float = 60.0
+    patience_s: float = 300.0
     """Who has waited for longer goes before all that came later, may displace programs that are between two turns and
     have
     been inside for `residence_s`, and has room reserved for it."""
-    residence_s: float = 60.0
-    ageing_s: float = 300.0
+    residence_s: float = 300.0
+    ageing_s: float = 600.0
     """Background work that has waited for longer is served with the subagents."""
     passes: int = 16
     """How many later turns may be granted before one that lacks room; then room is reserved for it."""

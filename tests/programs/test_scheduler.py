@@ -34,6 +34,7 @@ def counts_are_exact(s: ProgramScheduler) -> None:
         assert backend.running == sum(
             t.state == "granted" and t.backend == backend.name for p in s.programs.values() for t in p._tickets
         )
+    assert all(p.running == sum(t.state == "granted" for t in p._tickets) for p in s.programs.values())
     assert len(s._queue) == sum(t.state == "waiting" for p in s.programs.values() for t in p._tickets)
 
 
