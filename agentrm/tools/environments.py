@@ -16,6 +16,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -377,7 +378,8 @@ class Environments:
             environment.provider.remove(environment.place)
             self._journal.remove(environment.entry)
         except BaseException as error:  # noqa: BLE001 - returned, and the journal keeps what is left
-            self._journal.abandon(environment.entry)
+            with suppress(OSError):  # a full disk: the entry stands as it is until the owner has ended
+                self._journal.abandon(environment.entry)
             return error
         return None
 
