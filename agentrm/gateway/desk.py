@@ -174,8 +174,11 @@ class Desk:
         if not self.open:
             self.empty.set()
         turn.group.leave(turn.ticket, turn.usage, turn.tool)
+        program = turn.asked.program
         if not turn.asked.named:
-            self._end(turn.asked.program)
+            self._end(program)
+        elif program not in turn.group.scheduler.programs:  # its first turn came to nothing, or it was released
+            self._forget(program)
 
     # --- programs ---
 

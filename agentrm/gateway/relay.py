@@ -48,6 +48,10 @@ class ClientGone(Exception):
     """Nobody is left to read the answer."""
 
 
+class _Down(web.StreamResponse):
+    _send_headers_immediately = False  # they go out with the first event, in one packet
+
+
 class Sending:
     """The answer to a client, as far as it has gone out."""
 
@@ -66,7 +70,7 @@ class Sending:
         try:
             if self.down is None:
                 headers["Cache-Control"], headers["X-Accel-Buffering"] = "no-cache", "no"
-                self.down = web.StreamResponse(headers=headers)
+                self.down = _Down(headers=headers)
                 await self.down.prepare(self._request)
             await self.down.write(data)
         except ConnectionError as gone:

@@ -52,7 +52,8 @@ def weights(folder: Path) -> None:
 def engine(python: Path, folder: Path, port: int, blocks: int) -> Iterator[str]:
     """A vLLM server with that many KV blocks."""
     line = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", "m"]
-    line += ["--enforce-eager", "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "2048"]
+    line += ["--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
+    line += ["--max-model-len", str(min(2048, blocks * BLOCK))]
     line += ["--num-gpu-blocks-override", str(blocks), "--enable-prompt-tokens-details", "--max-num-seqs", "8"]
     environment = {
         **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",

@@ -166,6 +166,8 @@ def nothing_left(made: Gateway) -> None:
     """No call, lease, program turn or waiter is left of all that was."""
     assert made.open_requests == 0
     assert not made.rm.gate.leases and not made.rm.gate.queued
+    known = {program for group in made._desk.groups for program in group.scheduler.programs}
+    assert set(made._desk._where) <= known
     for group in made._desk.groups:
         statistics = group.scheduler.statistics()
         assert statistics.running == statistics.waiting == 0
