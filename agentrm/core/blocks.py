@@ -147,7 +147,8 @@ class BlockPool:
     def quota(self, blocks: int | None, *, agent: int | None = None, tenant: str | None = None) -> None:
         """Bounds the blocks in use that are charged to an agent (its `account`) or a tenant; None: no bound. Of what it
         has already nothing is taken away. Blocks that several agents share are charged to their tenant alone, and those
-        that several tenants share to nobody; cached blocks are charged to nobody."""
+        that several tenants share to nobody; cached blocks are charged to nobody. An agent without chains may lose its
+        place in a full table of names to another, and its quota with it."""
         of_tenant, index = self._charged_one(agent, tenant)
         if blocks is not None and not 0 < blocks < 1 << 24:
             raise KernelError(
