@@ -150,7 +150,7 @@ def ratio(peer: Sequence[float], ours: Sequence[float]) -> float:
 
 
 def preempted_greedy(bench: Bench) -> list[Row]:
-    programs, count = (8, 8) if bench.quick else (64, 24)
+    programs, count = (8, 8) if bench.quick else (64, 12)
     asked = [bench.prompt(40 + 7 * (i % 9)) for i in range(programs)]
     with bench.load(lanes=1) as engine:
         alone = [text_of(engine.generate(ask, max_new_tokens=count)) for ask in asked]
@@ -213,10 +213,10 @@ def decode_s(engine: LocalEngine, prompts: Sequence[str], count: int, at_once: i
 def contention(bench: Bench) -> list[Row]:
     """15 background agents write long answers to long prompts, turn after turn; a person asks short questions."""
     seconds_of: dict[str, tuple[float, list[float]]] = {}
-    agents, turns, questions = (4, 1, 2) if bench.quick else (15, 1, 4)
-    works = [bench.prompt(120 + 10 * i) for i in range(agents * turns)]
+    agents, turns, questions = (4, 1, 2) if bench.quick else (15, 1, 3)
+    works = [bench.prompt(60 + 8 * i) for i in range(agents * turns)]
     asks = [bench.prompt(24) for _ in range(questions)]
-    new, short = (4, 2) if bench.quick else (24, 6)
+    new, short = (4, 2) if bench.quick else (16, 4)
 
     def run(name: str, work: Callable[[str, int, bool], Any]) -> None:
         waits: list[float] = []

@@ -52,13 +52,16 @@ class _Running(Generic[M]):
         return self._loop.ask(lambda: None if self._call.ended else self._freeze(kv))
 
     def close(self) -> None:
-        """Leaves it: it stops at the token it is at. Again it does nothing."""
-        if self._started and not self._ended:
-            self._loop.end(self._call)
-        self._started = self._ended = True
+        """Leaves it: it stops at the token it is at, and its program is free. Again it does nothing."""
+        self._leave(wait=True)
 
     def __del__(self) -> None:
-        self.close()
+        self._leave(wait=False)
+
+    def _leave(self, *, wait: bool) -> None:
+        if self._started and not self._ended and not self._loop.closed:
+            self._loop.end(self._call, wait=wait)
+        self._started = self._ended = True
 
     def _freeze(self, kv: bool) -> Snapshot:
         call, store = self._call, self._loop.store

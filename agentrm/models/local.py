@@ -407,7 +407,7 @@ class LocalEngine:
             try:
                 yield TokenSequence(loop, call, tokens)
             finally:
-                loop.end(call)
+                loop.end(call, wait=program is not None)
 
         return opened()
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import agentrm
-from agentrm.models import Generation, LocalEngine, Piece
+from agentrm.errors import ConfigError
+from agentrm.models import EngineClosed, Generation, LocalEngine, OutOfBlocks, Piece, ProgramBusy, PromptTooLong
 
 BLOCK = 32
 TOKEN_BYTES = 512  # of tiny-random: 2 layers of keys and values, 2 heads of 16 numbers in float32
@@ -92,6 +93,94 @@ def test_a_turn_that_takes_another_way_keeps_the_common_beginning() -> None:
         again = list(engine.generate("a" * 77 + "b" * 50, max_new_tokens=5, program=program))
         assert text_of(again) == text_of(turn)
         assert again[-1].usage is not None and again[-1].usage.cached_tokens == 126
+
+
+def test_the_next_turn_may_begin_as_soon_as_one_has_ended(seed: int) -> None:
+    with engine_with() as engine, engine.program() as program:
+        for turn in range(50):
+            text_of(engine.generate("a" * (turn + 1), max_new_tokens=2, program=program))
+        busy = engine.generate("a", max_new_tokens=500, program=program)
+        next(busy)
+        with pytest.raises(ProgramBusy, match="one turn at a time"):
+            next(engine.generate("b", program=program))
+        busy.close()
+        assert engine.choose("a", ["x", "y"], program=program) in "xy"
+
+
+def test_a_closed_engine_and_a_call_that_can_never_fit_are_refused() -> None:
+    engine = engine_with(memory=4 * BLOCK * TOKEN_BYTES)
+    assert engine.context == 4 * BLOCK
+    with pytest.raises(PromptTooLong, match="128"):
+        engine.generate("x" * 200)
+    with pytest.raises(OutOfBlocks, match="memory"):
+        engine.beam_search("x" * 60, width=8, max_new_tokens=30)
+    running = engine.generate("abc", max_new_tokens=100)
+    next(running)
+    engine.close()
+    with pytest.raises(EngineClosed):
+        text_of(running)
+    with pytest.raises(EngineClosed):
+        next(engine.generate("abc"))
+    with pytest.raises(EngineClosed):
+        engine.choose("abc", ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key"),
+    [
+        ({"memory": 100}, "memory"), ({"lanes": 0}, "lanes"), ({"slice_tokens": 0}, "slice_tokens"),
+        ({"swap": "tape"}, "swap"), ({"swap_bytes": -1}, "swap_bytes"), ({"device": []}, "device"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_fails_at_construction(wrong: dict[str, Any], key: str) -> None:
+    pytest.importorskip("transformers")
+    with pytest.raises(ConfigError, match=key):
+        LocalEngine.load("tiny-random", **({"device": "cpu"} | wrong))
+    rm = agentrm.ResourceManager(pools={"gpu": {"lanes": 2}})
+    with pytest.raises(ConfigError, match="pool"):
+        engine_with(manager=rm)
+    with pytest.raises(ConfigError, match="lanes"):
+        engine_with(manager=rm, pool="gpu", lanes=3)
+
+
+def test_a_quota_of_blocks_stops_the_agent_that_it_binds_and_no_other() -> None:
+    with engine_with() as engine:
+        pool = engine._loops[0].store.pool
+        pool.quota(2, agent=pool.account("greedy", "default"))
+        with pytest.raises(agentrm.AgentRMError, match="quota"):
+            text_of(asked_as(engine, "interactive", "greedy", "x" * 200, 5))
+        assert text_of(asked_as(engine, "interactive", "modest", "x" * 200, 5))
+
+
+def test_programs_spread_over_devices_and_stay_where_they_are() -> None:
+    pytest.importorskip("transformers")
+    with LocalEngine.load("tiny-random", device=["cpu", "cpu"]) as engine:
+        expected = text_of(engine_with().generate("abc", max_new_tokens=20))
+        long = engine.generate("xyz", max_new_tokens=1000)
+        next(long)
+        program = engine.program()
+        assert text_of(engine.generate("abc", max_new_tokens=20, program=program)) == expected
+        long.close()
+        assert [state.fed_tokens > 0 for state in engine.statistics()] == [True, True]
+
+
+def test_attention_gathered_as_on_a_gpu_gives_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    from agentrm.models.engine import forward
+
+    asked = prompts(8, seed)
+    expected = [text_of(engine_with(lanes=1).generate(ask, max_new_tokens=12)) for ask in asked]
+    merged: list[bool] = []
+    original = forward.Step
+
+    def merging(arena: Any, spans: Any, places: Any, merge: bool = False) -> Any:
+        merge = arena is not None and len(spans) == len(places)
+        merged.append(merge)
+        return original(arena, spans, places, merge)
+
+    monkeypatch.setattr(forward, "Step", merging)
+    with engine_with(lanes=8) as engine:
+        assert together([engine.generate(ask, max_new_tokens=12) for ask in asked]) == expected
+    assert sum(merged) > 5
 
 
 def test_prompts_that_begin_alike_share_their_blocks() -> None:

@@ -210,9 +210,12 @@ class Loop:
 
         self.post(start)
 
-    def end(self, call: Call) -> None:
-        """The caller is done with the call, or has left it."""
-        self.post(lambda: self._stop(call, None))
+    def end(self, call: Call, *, wait: bool = False) -> None:
+        """The caller is done with the call, or has left it. `wait`: until nothing is left of it."""
+        if wait:
+            self.ask(lambda: self._stop(call, None))
+        else:
+            self.post(lambda: self._stop(call, None))
 
     def statistics(self) -> LoopStatistics:
         """A consistent view between two forwards."""
@@ -402,6 +405,7 @@ class Loop:
             return
         if done:
             self._end(call)
+            work.conclude()
 
     def _stop(self, call: Call, error: BaseException | None) -> None:
         """The call goes no further."""

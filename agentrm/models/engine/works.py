@@ -42,6 +42,10 @@ class Work(Protocol):
         """One for each chain. True: it is done."""
         ...
 
+    def conclude(self) -> None:
+        """It was done, and all that it held is free again: only now its caller hears of the end."""
+        ...
+
     def stop(self, error: BaseException | None) -> None:
         """It goes no further: cancelled by its caller (None), or because of an error."""
         ...
@@ -63,6 +67,7 @@ class TextWork:
         self.chains: Sequence[Chain] = (chain,)
         self.prompt = len(chain.tokens)
         """Tokens of the prompt."""
+        self._last = ""
 
     @property
     def written(self) -> int:
@@ -77,8 +82,12 @@ class TextWork:
             if text:
                 self._show(Piece(text))
             return False
-        self._finish(text, self.stream.reason)
+        self._last = text
         return True
+
+    def conclude(self) -> None:
+        assert self.stream.reason is not None
+        self._finish(self._last, self.stream.reason)
 
     def replay(self, tokens: Sequence[int]) -> None:
         """Brings the stream to where it was after these tokens of an earlier life. Nothing is shown again."""
@@ -108,6 +117,9 @@ class StepWork:
     def receive(self, logits: Sequence[Logits], store: Store) -> bool:
         self._give(logits[0].scores.float().cpu())
         return True
+
+    def conclude(self) -> None:
+        """Its caller has heard."""
 
     def stop(self, error: BaseException | None) -> None:
         self._give(error)
@@ -167,8 +179,10 @@ class BeamWork:
                 self._end(chain, (), score)
         elif going and not (len(self.ended) >= self.width and self._weigh(going[0][2]) <= self.ended[-1].score):
             return False
-        self._give(self.ended[: self.width])
         return True
+
+    def conclude(self) -> None:
+        self._give(self.ended)
 
     def _go_on(self, going: Sequence[tuple[int, int, float]], store: Store) -> None:
         """Each survivor takes over its parent's chain; where a parent has several, the others fork it first."""
