@@ -1,4 +1,4 @@
-"""`agentrm demo`: the same LangChain agents without agentrm and with it, offline, measured, in under three minutes."""
+"""`agentrm demo`: the same agents without agentrm and with it, offline, measured, in under three minutes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import json
 import logging
 import os
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from agentrm.demo.scenario import Scenario, full, quick
+from agentrm.demo.scenario import FRAMEWORKS, Scenario, full, quick
 from agentrm.errors import AgentRMError
 
 if TYPE_CHECKING:
@@ -24,14 +26,22 @@ __all__ = ["add_parser", "run"]
 
 DEFAULT_SEED = 7
 NEEDED = ("langchain", "langgraph", "langchain_openai", "torch", "tokenizers", "uvicorn")
+BESIDES = {"langchain": (), "autogen": ("autogen_agentchat", "autogen_ext", "tiktoken"), "crewai": ("crewai",)}
+"""What the agents of a framework need beside that."""
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "demo",
         help="real agents on a local model, without and with agentrm",
-        description="Runs LangChain agents on a local model and on a provider on 127.0.0.1 that limits, refuses, "
+        description="Runs agents on a local model and on a provider on 127.0.0.1 that limits, refuses, "
         "stalls and hangs; first without agentrm, then with it; same seed, same work. No network, no keys.",
+    )
+    parser.add_argument(
+        "--framework",
+        choices=(*FRAMEWORKS, "all"),
+        default=FRAMEWORKS[0],
+        help="whose agents work on the provider; all: the three beside each other (default: %(default)s)",
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures of both runs")
     parser.add_argument("--timeline", metavar="FILE", help="draw who held which lane when (.svg or .html)")
@@ -49,11 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.timeline is not None:
         check_ending(arguments.timeline)
-    _require()
+    frameworks = FRAMEWORKS if arguments.framework == "all" else (arguments.framework,)
+    _require(frameworks)
     _quieten()
     started = time.monotonic()
     console = Console()
-    scenario = quick(arguments.seed) if arguments.quick else full(arguments.seed)
+    scenario = replace((quick if arguments.quick else full)(arguments.seed), frameworks=frameworks)
     without, with_ = _both(console, scenario)
     _report(console, scenario, without, with_, arguments.quick)
     if arguments.json is not None:
@@ -67,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _both(console: Console, scenario: Scenario) -> tuple[Taken, Taken]:
-    console.print(f"Loading LangChain and the local model {scenario.local_model} ...", highlight=False)
+    named = ", ".join(scenario.frameworks)
+    console.print(f"Loading {named} and the local model {scenario.local_model} ...", highlight=False)
     from agentrm.demo.progress import RunProgress
     from agentrm.demo.runner import run_once, warm_up
 
@@ -87,8 +99,8 @@ def _story(s: Scenario) -> str:
         f"{s.indexers} indexers and {s.sorters} sorters work in the background.\n"
         f"The hosted model (on 127.0.0.1) has {s.provider_lanes} lanes and takes {s.requests} requests in "
         f"{s.per_s:g} s; of its calls {s.hang + s.stall:.0%} hang or stall. The local model has this CPU.\n"
-        f"In both runs the client's time-out is {s.client_timeout_s:g} s and LangChain's ModelRetryMiddleware retries "
-        f"{s.retries} times."
+        f"In both runs the client's time-out is {s.client_timeout_s:g} s and LangChain's ModelRetryMiddleware, or the "
+        f"client in AutoGen and CrewAI, retries {s.retries} times."
     )
 
 
@@ -118,14 +130,20 @@ def _write_json(path: str, scenario: Scenario, without: Taken, with_: Taken) -> 
     Path(path).write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
-def _require() -> None:
-    missing = [name for name in NEEDED if find_spec(name) is None]
+def _require(frameworks: Sequence[str]) -> None:
+    wanted = [*NEEDED, *(name for framework in frameworks for name in BESIDES[framework])]
+    missing = [name for name in wanted if find_spec(name) is None]
     if missing:
-        raise AgentRMError(f"the demo needs {', '.join(missing)}, which is not installed: pip install 'agentrm[demo]'")
+        extras = ",".join(["demo", *(framework for framework in frameworks if framework != FRAMEWORKS[0])])
+        more = " 'autogen-ext[openai]'" if "autogen" in frameworks else ""
+        told = f"the demo needs {', '.join(missing)}, which is not installed"
+        raise AgentRMError(f"{told}: pip install 'agentrm[{extras}]'{more}")
 
 
 def _quieten() -> None:
     """No telemetry, no hub, and no warnings of the client about the time-outs that the demo is about."""
-    os.environ.update(LANGSMITH_TRACING="false", LANGCHAIN_TRACING_V2="false")
+    os.environ.update(LANGSMITH_TRACING="false", LANGCHAIN_TRACING_V2="false", OTEL_SDK_DISABLED="true")
+    os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_DISABLE_TRACKING="true", CREWAI_TRACING_ENABLED="false")
     os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
-    logging.getLogger("langchain_openai").setLevel(logging.ERROR)
+    for name in (None, "crewai", "langchain_openai"):  # CrewAI tells the root logger of each failed call
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -1,9 +1,10 @@
-"""The agents of the demo: LangChain and LangGraph as a user writes them. agentrm comes in through `Access` alone.
+"""The agents of the demo, as a user writes them. agentrm comes in through `Access` alone.
 
     person -> assistant (provider) -> researcher (provider), a sub-agent behind a tool
                                    -> reader (local model), a graph behind a tool
     indexers (provider) and sorters (local model) work in the background
 
+What works on the provider is of the framework that is asked for (`hosted_NAME.py`), the rest of LangChain.
 That a tool is used never depends on a model's wits: the provider follows a plan, the reader's graph has edges, the
 sorters' tool call is written by constrained decoding.
 """
@@ -12,25 +13,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict
+from importlib import import_module
+from itertools import cycle
+from typing import Any, Literal, Protocol, TypedDict
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, ModelRetryMiddleware
 from langchain.agents.structured_output import ToolStrategy
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.outputs import ChatGenerationChunk
-from langchain_core.tools import tool
-from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field
 
 from agentrm import ResourceManager
 from agentrm.demo.journal import Journal
 from agentrm.demo.scenario import ASSISTANT, HOSTED, READER, RESEARCHER, Scenario
-from agentrm.simulation.provider import AGENT_HEADER
-from agentrm_langchain import AgentRMMiddleware, ChatLocal
+from agentrm_langchain import ChatLocal
 
-__all__ = ["Access", "Agents", "build", "manager"]
+__all__ = ["Access", "Agents", "Hosted", "build", "manager"]
 
 
 def manager(scenario: Scenario) -> ResourceManager:
@@ -51,12 +50,9 @@ def manager(scenario: Scenario) -> ResourceManager:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The difference between the two runs: without a manager these methods do nothing."""
+    """The difference between the two runs: without a manager nothing is attached."""
 
     rm: ResourceManager | None
-
-    def middleware(self, **identity: Any) -> list[AgentMiddleware[Any, Any]]:
-        return [] if self.rm is None else [AgentRMMiddleware(self.rm, **identity)]
 
     def model(self, model: JournalledLocal, **identity: Any) -> JournalledLocal:
         return model if self.rm is None else self.rm.attach(model, **identity)
@@ -75,6 +71,21 @@ class JournalledLocal(ChatLocal):
 
 
 Run = Callable[[str], Awaitable[str]]
+
+
+class Hosted(Protocol):
+    """`agent` of `hosted_NAME.py`: an agent of that framework on the hosted model, as a careful user sets it up
+    (time-outs, retries); with a manager it is attached, as who the keyword arguments say."""
+
+    def __call__(
+        self,
+        scenario: Scenario,
+        base_url: str,
+        rm: ResourceManager | None,
+        name: str,
+        tools: list[Callable[..., Any]],
+        **who: Any,
+    ) -> Run: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,33 +117,18 @@ PASSAGES = {
 
 
 def build(scenario: Scenario, base_url: str, access: Access, journal: Journal) -> Agents:
-    def hosted(agent: str) -> ChatOpenAI:
-        return ChatOpenAI(
-            model=HOSTED, base_url=base_url, api_key=SecretStr("not-needed"), max_retries=0,
-            timeout=scenario.client_timeout_s, stream_chunk_timeout=scenario.client_timeout_s,
-            streaming=True, stream_usage=True, default_headers={AGENT_HEADER: agent},
-        )  # fmt: skip
+    """On a running loop. The frameworks take turns with the agents on the hosted model, the assistant first."""
+    frameworks = cycle([import_module(f"agentrm.demo.hosted_{name}").agent for name in scenario.frameworks])
+
+    def hosted(name: str, tools: list[Callable[..., Any]], **who: Any) -> Run:
+        make: Hosted = next(frameworks)
+        return make(scenario, base_url, access.rm, name, tools, **who)
 
     def local(agent: str, **identity: Any) -> JournalledLocal:
         model = JournalledLocal(
             model=scenario.local_model, threads=1, max_tokens=scenario.answer_tokens, agent=agent, journal=journal
         )
         return access.model(model, agent=agent, idle_s=60.0, **identity)
-
-    def retries() -> ModelRetryMiddleware[Any, Any]:
-        return ModelRetryMiddleware(max_retries=scenario.retries, on_failure="error")
-
-    def agent_of(name: str, tools: list[Any], **identity: Any) -> Run:
-        agent: Any = create_agent(
-            hosted(name), tools, name=name,
-            middleware=[retries(), *access.middleware(agent=name, **identity)],
-        )  # fmt: skip
-
-        async def run(text: str) -> str:
-            result = await agent.ainvoke({"messages": [HumanMessage(text)]})
-            return str(result["messages"][-1].text)
-
-        return run
 
     def sorter_of(name: str) -> Run:
         agent: Any = create_agent(
@@ -146,30 +142,25 @@ def build(scenario: Scenario, base_url: str, access: Access, journal: Journal) -
 
         return run
 
-    # The person waits for these too: by default they would be `subagent` within the assistant's call.
-    researcher = agent_of(RESEARCHER, [], priority="interactive")
     reader = _reader(local(READER, priority="interactive"))
 
-    @tool
     async def ask_researcher(text: str) -> str:
         """Ask the researcher what is known."""
         return await researcher(text)
 
-    @tool
     async def ask_reader(text: str) -> str:
         """Let the reader look it up in the files."""
         return await reader(text)
 
-    @tool
     async def store_note(text: str) -> str:
         """Store a note."""
         return f"stored {len(text)} characters"
 
-    return Agents(
-        agent_of(ASSISTANT, [ask_researcher, ask_reader], priority="interactive"),
-        {name: agent_of(name, [store_note], priority="background") for name in scenario.names_of_indexers},
-        {name: sorter_of(name) for name in scenario.names_of_sorters},
-    )
+    assistant = hosted(ASSISTANT, [ask_researcher, ask_reader], priority="interactive")
+    # The person waits for this one too: by default it would be `subagent` within the assistant's call.
+    researcher = hosted(RESEARCHER, [], priority="interactive")
+    indexers = {name: hosted(name, [store_note], priority="background") for name in scenario.names_of_indexers}
+    return Agents(assistant, indexers, {name: sorter_of(name) for name in scenario.names_of_sorters})
 
 
 def _reader(model: JournalledLocal) -> Run:

@@ -12,11 +12,12 @@ from typing import Any
 from agentrm.simulation.provider_behaviour import Behaviour, StubRequest, ToolCall
 from agentrm.simulation.provider_limits import Limit
 
-__all__ = ["ASSISTANT", "HOSTED", "READER", "RESEARCHER", "Luck", "Scenario", "full", "quick", "role_of"]
+__all__ = ["ASSISTANT", "FRAMEWORKS", "HOSTED", "READER", "RESEARCHER", "Luck", "Scenario", "full", "quick", "role_of"]
 
 ASSISTANT, RESEARCHER, READER = "assistant", "researcher", "reader"
 INDEXER, SORTER = "indexer", "sorter"
 ASK_READER, FILES = "ask_reader", "(look it up in the files)"
+FRAMEWORKS = ("langchain", "autogen", "crewai")
 HOSTED = "stub-large"
 """The name of the model behind the loopback provider."""
 
@@ -46,6 +47,8 @@ class Scenario:
     cut_s: float
     """When a run is ended: what is not answered by then counts as failed."""
 
+    frameworks: tuple[str, ...] = ("langchain",)
+    """Whose agents work on the provider; several take turns."""
     provider_lanes: int = 4
     """What the provider works on at once; the rest waits inside it in order of arrival."""
     requests: int = 30
@@ -63,7 +66,8 @@ class Scenario:
     client_timeout_s: float = 15.0
     """The time-out that the user gave the client, in both runs."""
     retries: int = 5
-    """What the user gave LangChain's retry middleware, in both runs; it waits 1 s, 2 s, 4 s and so on."""
+    """What the user gave LangChain's retry middleware, which waits 1 s, 2 s, 4 s and so on, or OpenAI's client in
+    AutoGen and CrewAI, in both runs."""
     idle_s: float = 1.25
     sweep_s: float = 0.1
     local_lanes: int = 1

@@ -15,16 +15,21 @@ pytest.importorskip("torch")
 pytest.importorskip("uvicorn")
 
 from agentrm.cli.main import main
-from agentrm.demo.agents import Access, manager
+from agentrm.demo.agents import Access
 from agentrm.demo.scenario import quick
-from agentrm_langchain import AgentRMMiddleware
 from tests.demo.test_measures import KEYS
 
 
 @pytest.mark.slow
-def test_both_runs_come_to_their_end_and_nothing_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("framework", ["langchain", "autogen", "crewai", "all"])
+def test_both_runs_come_to_their_end_and_nothing_is_left(
+    framework: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for package in {"autogen": ("autogen_ext",), "crewai": ("crewai",), "all": ("autogen_ext", "crewai")}.get(framework, ()):
+        pytest.importorskip(package)
     figures, timeline = tmp_path / "figures.json", tmp_path / "timeline.svg"
-    assert main(["demo", "--quick", "--json", str(figures), "--timeline", str(timeline)]) == 0
+    asked = ["--quick", "--framework", framework, "--json", str(figures), "--timeline", str(timeline)]
+    assert main(["demo", *asked]) == 0
     found = json.loads(figures.read_text())
     for run in ("without", "with"):
         assert set(KEYS) <= set(found[run])
@@ -40,14 +45,7 @@ def test_both_runs_come_to_their_end_and_nothing_is_left(tmp_path: Path, capsys:
 
 def test_without_a_manager_the_agents_are_plain() -> None:
     access, model = Access(None), object()
-    assert access.middleware(agent="a") == []
     assert access.model(model, agent="a") is model  # type: ignore[arg-type, comparison-overlap]
-
-
-def test_with_a_manager_one_middleware_is_added() -> None:
-    with manager(quick(1)) as rm:
-        (added,) = Access(rm).middleware(agent="a", priority="background")
-        assert isinstance(added, AgentRMMiddleware)
 
 
 def test_a_drawing_that_could_not_be_saved_is_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
