@@ -5,24 +5,24 @@
     crew.kickoff()
     file = session.hibernate()
 
-CrewAI writes a checkpoint after each task (each method of a flow); here it goes into the session instead of a folder.
-A checkpoint has data and no code: LLMs, tools and callbacks come from the crew that was built, never from the
-checkpoint, and secrets are not written. Tools are called at most once, see `agentrm_crewai.once`."""
+A checkpoint is written into the session after each task (each method of a flow). It has data and no code: LLMs, tools
+and callbacks come from the crew that was built, never from the checkpoint, and secrets are not written. Tools are
+called at most once, see `agentrm_crewai.once`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import tempfile
-import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from crewai.crew import Crew
+from crewai.events.event_bus import crewai_event_bus
 from crewai.flow.flow import Flow
 from crewai.state.checkpoint_config import CheckpointConfig
-from crewai.state.provider.json_provider import JsonProvider
+from crewai.state.provider.core import BaseProvider
 from pydantic import PrivateAttr
 
 from agentrm.adapters import AttachError
@@ -46,31 +46,46 @@ _CODE_OF_CREWS = (
 )  # fmt: skip
 
 
-class SessionCheckpoints(JsonProvider):
-    """Keeps the newest checkpoint with a session. CrewAI writes from several threads; one that says less than what is
-    kept came late and is left."""
+class SessionCheckpoints(BaseProvider):
+    """Keeps the newest checkpoint with a session."""
 
+    provider_type: str = "agentrm"
     _session: Any = PrivateAttr(default=None)
-    _events: int = PrivateAttr(default=-1)
-    _lock: Any = PrivateAttr(default_factory=threading.Lock)
 
     def checkpoint(self, data: str, location: str, *, parent_id: str | None = None, branch: str = "main") -> str:
-        state = json.loads(data)
-        events = len(state.get("event_record", {}).get("nodes", ()))
-        with self._lock:
-            if events >= self._events:
-                self._session.save_framework_state(_STATE, json.dumps(_without_secrets(state)).encode())
-                self._events = events
-        return f"{location}#{events}"
+        self._session.save_framework_state(_STATE, json.dumps(_without_secrets(json.loads(data))).encode())
+        return location
 
     async def acheckpoint(self, data: str, location: str, *, parent_id: str | None = None, branch: str = "main") -> str:
-        return await asyncio.to_thread(self.checkpoint, data, location, parent_id=parent_id, branch=branch)
+        return await asyncio.to_thread(self.checkpoint, data, location)
 
     def prune(self, location: str, max_keep: int, *, branch: str = "main") -> int:
         return 0
 
     def extract_id(self, location: str) -> str:
         return location
+
+    def from_checkpoint(self, location: str) -> str:
+        state: bytes = self._session.framework_state(_STATE)
+        return state.decode()
+
+    async def afrom_checkpoint(self, location: str) -> str:
+        return await asyncio.to_thread(self.from_checkpoint, location)
+
+
+def _keeper(session: Session) -> Callable[[], None]:
+    """Writes a checkpoint of what runs here, in its own thread, while nothing changes: CrewAI's own are written beside
+    the running crew and are lost where that changes something meanwhile."""
+    provider = SessionCheckpoints()
+    provider._session = session
+
+    def keep() -> None:
+        state = crewai_event_bus.runtime_state
+        if state is not None:
+            state._provider = provider
+            state.checkpoint(f"session {session.id}")
+
+    return keep
 
 
 def _without_secrets(value: Any) -> Any:
@@ -93,7 +108,7 @@ def keep_in(session: Session, x: C, *, safe_tools: Collection[str] = ()) -> C:
     found = gate_of(x)
     if found is None or not isinstance(x, (Crew, Flow)):
         raise AttachError(x, "only an attached crew or flow can be kept", "keep_in(session, rm.attach(crew))")
-    found[0].log = CallLog(session, safe_tools)
+    found[0].log, found[0].keep = CallLog(session, safe_tools), _keeper(session)
     state = session.framework_state(_STATE)
     kept: Any = x
     if state is not None:
@@ -101,13 +116,6 @@ def keep_in(session: Session, x: C, *, safe_tools: Collection[str] = ()) -> C:
             path = Path(folder, "checkpoint.json")
             path.write_bytes(state)
             kept = type(x).from_checkpoint(CheckpointConfig(restore_from=path))
-    provider = SessionCheckpoints()
-    provider._session = session
-    kept.checkpoint = CheckpointConfig(
-        location=f"session {session.id}",
-        provider=provider,
-        on_events=["method_execution_finished" if isinstance(x, Flow) else "task_completed"],
-    )
     return cast(C, kept)
 
 

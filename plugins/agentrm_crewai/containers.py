@@ -48,6 +48,19 @@ def _copied(cls: type[Any], gate: Gate) -> Callable[..., Any]:
     return copy
 
 
+def _kept(cls: type[Any], gate: Gate, name: str) -> Callable[..., Any]:
+    """After a step, what is done is written down."""
+    native = getattr(cls, name)
+
+    @like(native)
+    def kept(self: Any, *args: Any, **kwargs: Any) -> None:
+        native(self, *args, **kwargs)
+        if gate.keep is not None:
+            gate.keep()
+
+    return kept
+
+
 # --- agents
 
 
@@ -175,6 +188,7 @@ def _crew(cls: type[Any], gate: Gate) -> dict[str, Any]:
         "copy": _copied(cls, gate),
         "from_checkpoint": _restored(cls, gate),
         "kickoff_async": kickoff_async,
+        "_process_task_result": _kept(cls, gate, "_process_task_result"),
         "_create_manager_agent": _create_manager_agent,
         "calculate_usage_metrics": calculate_usage_metrics,
     }
@@ -184,7 +198,12 @@ def _crew(cls: type[Any], gate: Gate) -> dict[str, Any]:
 
 
 def _flow(cls: type[Any], gate: Gate) -> dict[str, Any]:
-    return {"from_checkpoint": _restored(cls, gate)}
+    if cls.is_crewai_internal:  # an agent's executor, whose steps are parts of a task
+        return {}
+    return {
+        "from_checkpoint": _restored(cls, gate),
+        "_persist_method_completion": _kept(cls, gate, "_persist_method_completion"),
+    }
 
 
 def _memory(cls: type[Any], gate: Gate) -> dict[str, Any]:

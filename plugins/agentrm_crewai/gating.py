@@ -7,7 +7,7 @@ work that an agent does is noted in a context variable, which CrewAI carries alo
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -23,14 +23,16 @@ __all__ = ["Gate", "Work", "current_work", "make_gate", "spec_of", "working"]
 
 
 class Gate(PlainGate):
-    """A way into a manager. `root`: the crew that was attached by it; `log`: where it is kept."""
+    """A way into a manager. `root`: the crew that was attached by it. Where that is kept in a session: the `log` of its
+    tools' calls, and `keep`, which writes down what is done."""
 
-    __slots__ = ("log", "root")
+    __slots__ = ("keep", "log", "root")
 
     def __init__(self, rm: Any, arguments: Identity, options: Mapping[str, Any]) -> None:
         super().__init__(rm, arguments, options)
         self.root: Any = None
         self.log: CallLog | None = None
+        self.keep: Callable[[], None] | None = None
 
 
 class Work:

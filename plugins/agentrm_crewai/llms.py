@@ -77,6 +77,7 @@ def _methods(cls: type[Any], gate: Gate) -> dict[str, Any]:
         "summarize_messages": _summarize_messages(gate),
         "is_context_window_overflowing_threshold": _is_overflowing(gate),
         "get_input_tokens_count": _get_input_tokens_count(),
+        "model_dump": _model_dump(cls),
         "_track_token_usage_internal": _track(cls),
         "_emit_stream_chunk_event": _emit_chunk(cls),
     }
@@ -282,6 +283,22 @@ def _frame_usage(frame: StreamFrame) -> Usage | None:
 
 def _frame_size(frame: StreamFrame) -> int:
     return estimate_tokens(frame.content)
+
+
+def _model_dump(cls: type[Any]) -> Callable[..., dict[str, Any]]:
+    """For a checkpoint, which takes whatever that gives as settings of an LLM. Of a class that CrewAI does not know it
+    would be nothing that can be written or read: so it stands there as one that it does, until `attach` brings back the
+    user's own."""
+
+    @like(cls.model_dump)
+    def _(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if args or kwargs or cls.__module__.startswith("crewai."):
+            return cls.model_dump(self, *args, **kwargs)  # type: ignore[no-any-return]
+        said = {name: getattr(self, name) for name in BaseLLM.model_fields}
+        known = {name: value for name, value in said.items() if value is not None}
+        return {**known, "llm_type": "openai", "additional_params": {}}
+
+    return _
 
 
 def _track(cls: type[Any]) -> Callable[..., Any]:
