@@ -34,8 +34,8 @@ _REMEMBERED = 20_000  # messages
 class Compactor:
     """Compacts histories for one model. Thread-safe; keeps counts, facts and vectors of messages it has seen.
 
-    `embedder` is one, None for none, or "auto" for the best installed. Without a `summarizer` no model is
-    called.
+    `embedder` is one, None for none, or "auto" for the best installed. Without a `summarizer` (one,
+    or the name of one, such as `local`) no model is called.
     """
 
     def __init__(
@@ -43,10 +43,14 @@ class Compactor:
         counter: TokenCounter | None = None,
         *,
         embedder: Embedder | str | None = "auto",
-        summarizer: Summarizer | None = None,
+        summarizer: Summarizer | str | None = None,
         vectors: VectorCache | None = None,
     ) -> None:
         self.counter = counter or TokenCounter()
+        if isinstance(summarizer, str):
+            from agentrm.context.summarizers import load_summarizer
+
+            summarizer = load_summarizer(summarizer, self.counter)
         self.summarizer = summarizer
         self._embedder = embedder
         self._vectors = vectors

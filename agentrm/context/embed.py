@@ -17,11 +17,11 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from agentrm.errors import AgentRMError
+from agentrm.errors import AgentRMError, ConfigError
+from agentrm.extensions import load_extension
 
 if TYPE_CHECKING:
     import numpy as np
@@ -223,13 +223,10 @@ def load_embedder(name: str) -> Embedder:
         if name not in _loaded:
             factory = _BUILT_IN.get(name)
             if factory is None:
-                found = [e for e in entry_points(group="agentrm.embedders") if e.name == name]
-                if not found:
-                    known = ", ".join(_BUILT_IN)
-                    raise EmbedderError(
-                        f"no embedder named {name!r}; built in: {known}; others by entry point"
-                    )
-                factory = found[0].load()
+                try:
+                    factory = load_extension("agentrm.embedders", name, "embedder")
+                except ConfigError as error:
+                    raise EmbedderError(str(error)) from error
             _loaded[name] = factory()
         return _loaded[name]
 

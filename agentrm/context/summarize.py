@@ -106,9 +106,11 @@ class ModelSummarizer:
             texts.append(text)
         whole = "\n".join(t.strip() for t in texts if t.strip())
         source = "\n".join([previous, *(_all_text(m) for g in groups for m in g.messages)])
-        whole = remove_invented(whole, source)
+        text = fit(remove_invented(whole, source), tokens, self._counter, source)
+        if whole and not text:
+            reasons.append(f"nothing that the summariser wrote fits in {tokens} tokens")
         return Written(
-            fit(whole, tokens, self._counter, source),
+            text,
             spent_in,
             spent_out,
             calls,
@@ -194,12 +196,15 @@ def nonsense(text: str, source: Sequence[Message]) -> str | None:
     """What is wrong with a reply that cannot be a summary of the source; None for one that may be."""
     if not text.strip():
         return "an empty reply"
+    if not words_of(text):
+        return "a reply without words"
     words = [w for w in words_of(text) if w not in STOP]
     if len(words) >= 40 and len(set(words)) < 0.15 * len(words):
         return "a reply that repeats itself"
     known = {w for m in source for w in words_of(_all_text(m))}
     content = [w for w in words if len(w) > 3]
-    if len(content) >= 8 and sum(w in known for w in content) < 0.2 * len(content):
+    shared = sum(w in known for w in content)
+    if content and (not shared or (len(content) >= 8 and shared < 0.2 * len(content))):
         return "a reply about something else"
     return None
 

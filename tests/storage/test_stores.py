@@ -221,10 +221,10 @@ def test_a_registered_store_is_found_by_its_scheme(monkeypatch: pytest.MonkeyPat
         def load(self) -> object:
             return lambda url, **options: made.append((url, options)) or "the store"
 
-    monkeypatch.setattr("agentrm.storage.registry.entry_points", lambda group: [Point()])
+    monkeypatch.setattr("agentrm.extensions.entry_points", lambda group: [Point()])
     assert open_store("redis://host/1", keep=3) == "the store"
     assert made == [("redis://host/1", {"keep": 3})]
-    with pytest.raises(ConfigError, match="memory, redis, sqlite"):
+    with pytest.raises(ConfigError, match="agentrm.stores: redis"):
         open_store("other://x")
 
 
