@@ -53,7 +53,7 @@ def engine(python: Path, folder: Path, port: int, blocks: int) -> Iterator[str]:
     """A vLLM server with that many KV blocks."""
     line = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", "m"]
     line += ["--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
-    line += ["--max-model-len", str(min(2048, blocks * BLOCK))]
+    line += ["--max-model-len", str(min(2048, (blocks - 1) * BLOCK))]  # one block is kept back
     line += ["--num-gpu-blocks-override", str(blocks), "--enable-prompt-tokens-details", "--max-num-seqs", "8"]
     environment = {
         **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
