@@ -1,7 +1,8 @@
 """What the local engine gains: `python -m benchmarks.local_engine --json FILE [--device cuda] [--only ROW ...]`
 
 Each row compares in one run, ours and the peer in turn, so that a busy machine slows both down. The ratios are the
-figures to read. `--device cuda` runs the same on a GPU (bfloat16 unless `--dtype` says otherwise).
+figures to read. `--device cuda` runs the same on a GPU (bfloat16 unless `--dtype` says otherwise). With `--report FILE`
+nothing runs: results_local_engine.md, a part of RESULTS.md, is written from the files of earlier runs.
 
     turn-kv-kept           time to the first token of a turn of 64 new tokens, the KV kept (and: swapped to disk and
                            back, saving included), against computing the whole prompt again
@@ -351,6 +352,36 @@ ROWS: dict[str, Callable[[Bench], list[Row]]] = {
 }
 
 
+INTRO = """## Local engine
+
+`python -m benchmarks.local_engine --report FILE ...` wrote this section from runs of `python -m benchmarks.local_engine
+--json FILE`; a ratio is peer over ours in one run, so larger is better, and for `p95_ratio` ours over the peer's, so
+smaller is. `bar` is what must be reached. A GPU's figures: the same command with `--device cuda`.
+"""
+
+
+def report(files: Sequence[Path]) -> None:
+    """Writes the section from what the files have, newest last; what no run has measured it says."""
+    runs = [json.loads(path.read_text()) for path in files]
+    lines = [INTRO]
+    for kind in ("cpu", "cuda"):
+        of_kind = [run for run in runs if run["device"].startswith(kind)]
+        for run in of_kind:
+            card = run["card"] or f"{run['threads']} thread(s), {run['load']:.0f} programs running on the machine"
+            lines.append(f"\n### {run['model']}, {run['dtype']}, {run['device']} ({card})\n")
+            lines.append(f"torch {run['torch']}, transformers {run['transformers']}; `{run['command']}`\n")
+            lines += ["| row | figures |", "|---|---|"]
+            for row in run["results"]:
+                figures = ", ".join(f"{key} {value}" for key, value in row.items() if key != "name")
+                lines.append(f"| {row['name']} | {figures} |")
+        measured = {row["name"] for run in of_kind for row in run["results"]}
+        missing = [name for name in ROWS if name not in measured]
+        if missing:
+            where = "On a CPU" if kind == "cpu" else "On a GPU"
+            lines.append(f"\n{where} not measured: {', '.join(missing)}.")
+    (Path(__file__).parent / "results_local_engine.md").write_text("\n".join(lines) + "\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.local_engine", description=__doc__)
     parser.add_argument("--json", type=Path, help="file for the results")
@@ -360,27 +391,31 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="of torch, on a CPU")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--only", nargs="*", default=list(ROWS), choices=list(ROWS))
+    parser.add_argument("--report", type=Path, nargs="+", help="files of earlier runs")
     args = parser.parse_args()
+    if args.report:
+        report(args.report)
+        return 0
     import torch
     import transformers
 
     torch.set_num_threads(args.threads)
     transformers.utils.logging.set_verbosity_error()
     bench = Bench(args.model, args.device, args.dtype, args.quick)
-    results: list[Row] = []
-    for name in args.only:
-        for row in ROWS[name](bench):
-            results.append(row)
-            print(json.dumps(row), flush=True)
     card = torch.cuda.get_device_name(torch.device(args.device)) if args.device.startswith("cuda") else None
+    results: list[Row] = []
     doc = {
         "command": "python -m benchmarks.local_engine " + " ".join(sys.argv[1:]), "model": args.model,
         "device": bench.engine.device, "card": card, "dtype": bench.engine.dtype, "threads": args.threads,
         "load": os.getloadavg()[0], "torch": torch.__version__, "transformers": transformers.__version__,
         "results": results,
     }  # fmt: skip
-    if args.json:
-        args.json.write_text(json.dumps(doc, indent=1) + "\n")
+    for name in args.only:
+        for row in ROWS[name](bench):
+            results.append(row)
+            print(json.dumps(row), flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(doc, indent=1) + "\n")
     return 0
 
 
