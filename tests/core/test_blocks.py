@@ -215,6 +215,30 @@ def test_a_second_block_with_the_same_content_is_not_cached() -> None:
     assert counts(pool) == (0, 2, 6)
 
 
+def test_what_was_built_on_a_second_block_with_the_same_content_is_found() -> None:
+    pool = pool_of(8)
+    account = pool.account()
+    a, b = pool.open(account, BLOCK), pool.open(account, BLOCK)
+    pool.seal(a, words(1))
+    pool.seal(b, words(1))
+    pool.extend(b, BLOCK, words(2)[8:])
+    pool.release(a)
+    found = pool.open(account, 0, words(2))
+    assert pool.blocks(found) == pool.blocks(b) == [1, 2]
+    assert counts(pool) == (2, 1, 5)
+
+
+def test_a_hash_given_to_blocks_at_two_depths_misleads_nobody() -> None:
+    pool = pool_of(8)
+    account = pool.account()
+    one, two, three = (i.to_bytes(8, "little") for i in (1, 2, 3))
+    pool.open(account, BLOCK, one)
+    chain = pool.open(account, 3 * BLOCK, two + one + three)
+    assert pool.chain(chain).matched == 0
+    assert pool.resident(one + three) == 1, "the third stands on a block with that hash, but not on a first one"
+    assert counts(pool) == (4, 0, 4)
+
+
 def test_hashes_of_other_tenants_differ() -> None:
     text = range(40)
     assert block_hashes(text, BLOCK, salt=b"a") != block_hashes(text, BLOCK, salt=b"b")
