@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from agentrm.programs.current import CurrentProgram, current_program
 from agentrm.programs.program import Changes, Paused, Prefix, Program, Ticket
 from agentrm.programs.scheduler import ProgramScheduler, ProgramStatistics
 from agentrm.programs.settings import ProgramSettings
 
 __all__ = [
     "Changes",
+    "CurrentProgram",
     "Paused",
     "Prefix",
     "Program",
@@ -15,4 +17,5 @@ __all__ = [
     "ProgramSettings",
     "ProgramStatistics",
     "Ticket",
+    "current_program",
 ]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from agentrm.limits.guards import Guards
     from agentrm.limits.headers import HeaderLimits
     from agentrm.limits.prices import PriceTable
+    from agentrm.programs.current import CurrentProgram
     from agentrm.scheduling.closing import CloseReport
     from agentrm.scheduling.events import Subscription
     from agentrm.scheduling.jobs import Job
@@ -376,6 +377,17 @@ class ResourceManager:
                 if self._environments is None:
                     self._environments = Environments(self)
         return self._environments
+
+    def program(self, id: str) -> CurrentProgram:
+        """Calls made inside the block belong to this program (docs/programs.md); leaving it ends it and releases
+        the environments of its tools."""
+        from agentrm.programs.current import CurrentProgram
+
+        return CurrentProgram(id, self._program_ended)
+
+    def _program_ended(self, id: str) -> None:
+        if self._environments is not None:
+            self._environments.end(id)
 
     # --- end ---
 
