@@ -124,12 +124,53 @@ def autogen() -> Iterator[Case]:
     yield Case("team.run", lambda: bare_team.run(task="hello"), lambda: gated_team.run(task="hello"))
 
 
-FRAMEWORKS: dict[str, Callable[[], Iterator[Case]]] = {"langchain": langchain, "autogen": autogen}
+def crewai() -> Iterator[Case]:
+    import os
+
+    os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_DISABLE_TRACKING="true", CREWAI_TRACING_ENABLED="false")
+    from crewai import Agent, Crew, Task
+    from crewai.llms.base_llm import BaseLLM
+    from crewai.tools.base_tool import BaseTool
+
+    class Mock(BaseLLM):
+        def call(self, *args: Any, **kwargs: Any) -> str:
+            return "said"
+
+        async def acall(self, *args: Any, **kwargs: Any) -> str:
+            await asyncio.sleep(0)
+            return "said"
+
+    class Look(BaseTool):
+        name: str = "look"
+        description: str = "Looks."
+
+        def _run(self) -> str:
+            return "seen"
+
+        async def _arun(self) -> str:
+            await asyncio.sleep(0)
+            return "seen"
+
+    def crew() -> Crew:
+        agent = Agent(role="worker", goal="to work", backstory="works", llm=Mock(model="mock"))
+        return Crew(agents=[agent], tasks=[Task(description="work", expected_output="anything", agent=agent)])
+
+    rm, llm, look = _manager(), Mock(model="mock"), Look()
+    gated, gated_look = rm.attach(llm), rm.attach(look)
+    bare_crew, gated_crew = crew(), rm.attach(crew())
+    yield Case("llm.acall", lambda: llm.acall("hello"), lambda: gated.acall("hello"))
+    yield Case("tool.arun", look.arun, gated_look.arun)
+    yield Case("crew.akickoff", bare_crew.akickoff, gated_crew.akickoff)
+
+
+FRAMEWORKS: dict[str, Callable[[], Iterator[Case]]] = {"langchain": langchain, "autogen": autogen, "crewai": crewai}
 WARM_IMPORT = {
     "langchain": ("langchain.agents", "langgraph.prebuilt", "agentrm_langchain.attaching", "agentrm_langchain.models",
                   "agentrm_langchain.tools", "agentrm_langchain.middleware"),
     "autogen": ("autogen_agentchat.teams", "agentrm_autogen.attaching", "agentrm_autogen.client",
                 "agentrm_autogen.workbench", "agentrm_autogen.context", "agentrm_autogen.hibernation"),
+    "crewai": ("crewai", "crewai.state.provider.core", "agentrm_crewai.attaching", "agentrm_crewai.containers",
+               "agentrm_crewai.checkpoints", "agentrm_crewai.once"),
 }  # fmt: skip
 
 

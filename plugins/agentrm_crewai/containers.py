@@ -82,7 +82,8 @@ def _create_agent_executor(cls: type[Any], gate: Gate) -> Callable[..., Any]:
     @like(cls.create_agent_executor)
     def create_agent_executor(self: Any, *args: Any, **kwargs: Any) -> Any:
         made = cls.create_agent_executor(self, *args, **kwargs)
-        attach_all(gate, self)  # CrewAI adds tools for each task, and an overlay of models may have put in another LLM
+        # CrewAI adds tools for each task, and an overlay of models may have put in another LLM.
+        Walk(gate, _METHODS, known=(self.crew, getattr(self.agent_executor, "task", None))).gated(self)
         return made
 
     return create_agent_executor

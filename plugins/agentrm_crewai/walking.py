@@ -6,7 +6,7 @@ where CrewAI would make an LLM of it later is made one now."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from crewai.agent.planning_config import PlanningConfig
@@ -46,12 +46,12 @@ _PLANNER = "gpt-5.4-mini"  # what CrewAI plans with where nothing is said
 
 
 class Walk:
-    """One walk for one gate. `agent`, `crew`, `flow`: the methods that differ on those."""
+    """One walk for one gate. `methods`: what differs, by kind of container; `known`: containers that were walked."""
 
-    def __init__(self, gate: Gate, methods: Mapping[Any, Any]) -> None:
+    def __init__(self, gate: Gate, methods: Mapping[Any, Any], known: Iterable[Any] = ()) -> None:
         self._gate, self._methods = gate, methods
         self._gated: dict[int, tuple[Any, Any]] = {}  # with the original, so that no id is used again
-        self._seen: set[int] = set()
+        self._seen = {id(x) for x in known}
 
     def gated(self, x: Any, depth: int = _DEPTH) -> Any:
         """The gated equivalent of an LLM or tool, a container walked through, anything else as it is."""
