@@ -17,6 +17,7 @@ from agentrm.adapters.signals import Signal
 from agentrm.adapters.spec import CallSpec
 from agentrm.errors import AgentRMError, IdleTimeout
 from agentrm.limits.provider_errors import ProviderError
+from agentrm.scheduling import current_lease
 
 __all__ = ["Attempts", "pause", "pause_async"]
 
@@ -92,11 +93,13 @@ async def pause_async(rm: Any, seconds: float, spec: CallSpec) -> None:
 @contextmanager
 def _woken(rm: Any, seconds: float, wake: Callable[[], None]) -> Iterator[None]:
     timer = rm.clock.call_at(rm.clock.now_ns() + round(seconds * 1e9), wake)
-    rm.gate.pauses.add(wake)
+    rm.gate.pauses[wake] = outer = current_lease()
     try:
         if rm.gate.closing:  # closed before it could know of this one
             wake()
         yield
     finally:
-        rm.gate.pauses.discard(wake)
+        if outer is not None:
+            outer.waited()
+        del rm.gate.pauses[wake]
         timer.cancel()

@@ -79,7 +79,7 @@ class Gate:
         self.loops: dict[int, weakref.ref[AbstractEventLoop]] = {}
         self.subscriptions: list[Subscription] = []
         self.closing = False
-        self.pauses: set[Callable[[], object]] = set()  # wake those that wait outside the queue
+        self.pauses: dict[Callable[[], object], Lease | None] = {}  # wake those that wait outside the queue; round them
         self.pressure = PressureGauge(rm)
         self.budgets: Budgets | None = None
         """Set where budgets are configured."""

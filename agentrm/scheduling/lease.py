@@ -243,6 +243,13 @@ class Lease:
                 lease._beat_ns = now
             lease = lease._parent
 
+    def waited(self) -> None:
+        """Says that the call is not silent but waits for work within it that has no lease at the moment. That is no
+        progress from which to learn what is usual."""
+        if self.state == RUNNING:
+            self._beat_ns = self._rm.clock.now_ns()
+            self._rm.gate.port.heartbeat(self.handle, self._beat_ns)
+
     def _check_output(self, output_tokens: int, estimated: bool) -> None:
         try:
             if self._max_output is not None and output_tokens > self._max_output * (1.5 if estimated else 1):

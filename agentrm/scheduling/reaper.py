@@ -60,6 +60,9 @@ class Sweeper:
         rm, gate = self._rm, self._gate
         now = rm.clock.now_ns()
         try:
+            for outer in list(gate.pauses.values()):  # what it waits for has no lease of its own meanwhile
+                if outer is not None:
+                    outer.waited()
             for handle, reason in list(rm.kernel.overdue(now)):
                 lease = gate.leases.get(handle) or gate.queued.get(handle)
                 if lease is not None:

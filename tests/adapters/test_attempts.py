@@ -64,3 +64,20 @@ def test_a_call_that_pauses_ends_when_the_manager_closes(way: str) -> None:
     assert isinstance(error, agentrm.ManagerClosed), "it slept on a clock that nobody moves"
     assert provider.calls == 1
     assert not rm.gate.pauses
+
+
+@pytest.mark.parametrize("way", ["call", "acall", "stream"])
+def test_whoever_waits_for_a_call_that_pauses_is_not_silent(way: str) -> None:
+    """Between two attempts the call has no lease, so nothing else says that its caller waits for it."""
+    clock = agentrm.VirtualClock()
+    rm = manager(2, clock=clock, reaper={"sweep_s": 0.5, "idle_s": 1})
+    provider = Provider(Refuse(502, retry_after=29), Refuse(502, retry_after=29))
+
+    def outer() -> str:
+        return str(call(rm, replace(SPEC, retries=False), lambda: WAYS[way](rm, replace(SPEC, key="inner"), provider)))
+
+    caller = Threads(outer)
+    provider.wait_calls(3, lambda: clock.advance(0.25))
+    (answer,) = caller.outcomes()
+    assert "three" in answer
+    assert rm.statistics().running == 0
