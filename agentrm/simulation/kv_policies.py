@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from agentrm.errors import AgentRMError
 from agentrm.simulation.kv_trace import KVTrace, Request
 
 __all__ = ["Belady", "Cache", "LRU", "POLICIES", "hit_tokens", "replay"]
@@ -138,7 +139,10 @@ def hit_tokens(trace: KVTrace, cache: Cache) -> float:
 
 
 def _agentrm(trace: KVTrace, capacity: int) -> Cache:
-    from agentrm.simulation.kv_learned import Learned
+    try:
+        from agentrm.simulation.kv_learned import Learned
+    except ImportError as missing:
+        raise AgentRMError("the policy agentrm learns with numpy: pip install numpy") from missing
 
     return Learned(trace, capacity)
 
