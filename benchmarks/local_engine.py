@@ -175,7 +175,7 @@ def batch_8(bench: Bench) -> list[Row]:
     for kind, lengths, bar in (
         ("equal", [256] * 8, 4.0), ("different", [60, 120, 180, 256, 300, 360, 420, 480], 2.5)
     ):  # fmt: skip
-        prompts = [bench.prompt(length) for length in lengths]
+        prompts = [bench.prompt(length // (4 if bench.quick else 1)) for length in lengths]
         with bench.load(lanes=8, slice_tokens=None) as engine:
             together, one, theirs = [], [], []
             for _ in range(1 if bench.quick else 2):
@@ -214,8 +214,8 @@ def decode_s(engine: LocalEngine, prompts: Sequence[str], count: int, at_once: i
 def contention(bench: Bench) -> list[Row]:
     """15 background agents write long answers to long prompts, turn after turn; a person asks short questions."""
     seconds_of: dict[str, tuple[float, list[float]]] = {}
-    agents, turns, questions = (4, 1, 2) if bench.quick else (15, 1, 3)
-    works = [bench.prompt(60 + 8 * i) for i in range(agents * turns)]
+    agents, turns, questions = (15, 1, 2) if bench.quick else (15, 1, 3)
+    works = [bench.prompt(40 + 6 * i) for i in range(agents * turns)]
     asks = [bench.prompt(24) for _ in range(questions)]
     new, short = (4, 2) if bench.quick else (16, 4)
 
