@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agentrm_langchain.attaching import adapter
     from agentrm_langchain.chat_local import ChatLocal
+    from agentrm_langchain.compaction import CompactionMiddleware
     from agentrm_langchain.errors import ModelIdleTimeout, ModelRunTimeout
     from agentrm_langchain.middleware import AgentRMMiddleware
     from agentrm_langchain.models import gate_model
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOME = {
     "AgentRMMiddleware": "middleware",
     "ChatLocal": "chat_local",
+    "CompactionMiddleware": "compaction",
     "ModelIdleTimeout": "errors",
     "ModelRunTimeout": "errors",
     "adapter": "attaching",
@@ -34,6 +36,7 @@ _HOME = {
 __all__ = [
     "AgentRMMiddleware",
     "ChatLocal",
+    "CompactionMiddleware",
     "ModelIdleTimeout",
     "ModelRunTimeout",
     "adapter",

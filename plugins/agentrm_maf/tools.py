@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from agentrm.adapters import acall, acall_blocking
+from agentrm.adapters import ToolUse, acall, acall_blocking
 from agentrm.adapters.copies import turn
 from agentrm_maf.gating import AgentGate, make_gate
 
@@ -31,7 +31,7 @@ def gate_tool_with(gate: AgentGate, tool: T) -> T:
 
 def _methods(cls: type[Any], gate: AgentGate) -> dict[str, Any]:
     async def _invoke_function(self: Any, call_kwargs: Mapping[str, Any]) -> Any:
-        spec = gate.spec(kind="tool", tool=self.name)
+        spec = gate.spec(kind="tool", tool=self.name, use=ToolUse(lambda: dict(call_kwargs)))
         func = getattr(self.func, "func", self.func)  # of a tool made of a tool
         if inspect.iscoroutinefunction(func):
             return await acall(gate.rm, spec, lambda: cls._invoke_function(self, call_kwargs))

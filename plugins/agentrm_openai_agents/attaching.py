@@ -6,7 +6,7 @@ import copy
 import dataclasses
 from typing import Any
 
-from agentrm.adapters import AttachError, acall, read_options
+from agentrm.adapters import AttachError, ToolUse, acall, read_options
 from agentrm.adapters.copies import Gate
 
 __all__ = ["AgentsAdapter", "adapter"]
@@ -89,7 +89,7 @@ def _tool(gate: Gate, tool: Any, agent: str | None) -> Any:
         tool = before[1]
 
     async def on_invoke_tool(context: Any, arguments: str) -> Any:
-        spec = spec_of(gate, agent, kind="tool", tool=tool.name)
+        spec = spec_of(gate, agent, kind="tool", tool=tool.name, use=ToolUse(lambda: arguments))
         return await acall(
             gate.rm, spec, lambda: invoke_function_tool(function_tool=tool, context=context, arguments=arguments)
         )

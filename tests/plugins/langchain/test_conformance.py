@@ -11,8 +11,11 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import StructuredTool
 
 from agentrm.adapters.conformance import Conformance, Provider
+from agentrm.context.compact import Compactor
+from agentrm.context.convert_langchain import from_langchain, to_langchain
+from agentrm.context.messages import Message
 from agentrm.context.sessions import SessionStore
-from agentrm_langchain import AgentRMMiddleware, gate_model, gate_tool
+from agentrm_langchain import AgentRMMiddleware, CompactionMiddleware, gate_model, gate_tool
 from agentrm_langchain.checkpoint import SessionSaver
 from agentrm_langchain.hibernation import hibernate_thread, restore_thread
 from tests.plugins.langchain.stub_models import AsyncStubChat
@@ -82,6 +85,11 @@ class _Talk:
 
 
 class LangChainHarness:
+    def compacted(self, messages: list[Message], max_tokens: int) -> list[Message]:
+        ours = CompactionMiddleware(max_tokens, keep_history=False, compactor=Compactor(embedder=None))
+        update = ours.before_model({"messages": to_langchain(messages)}, None)
+        return messages if update is None else from_langchain(update["messages"][1:])
+
     def conversation(self, rm: Any, provider: Provider, store: SessionStore) -> Any:
         return _Talk(rm, provider, store)
 
