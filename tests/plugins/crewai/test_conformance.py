@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 from agentrm.adapters.conformance import Conformance, Provider
+from agentrm.context.convert_openai import from_openai, to_openai
+from agentrm.context.messages import Message
 from agentrm_crewai import gate_llm, gate_tool
+from agentrm_crewai.compaction import compact
 from tests.plugins.crewai.scenes import AsyncStub, AsyncWork, Work, agent_of, crew_of
 
 
@@ -53,6 +57,11 @@ class _Tool:
 
 
 class CrewAIHarness:
+    def compacted(self, messages: list[Message], max_tokens: int) -> list[Message]:
+        history = to_openai(messages)
+        compact(SimpleNamespace(model="stub", get_context_window_size=lambda: max_tokens), history, 1.0)
+        return from_openai(history)
+
     def model(self, rm: Any, provider: Provider) -> Any:
         return _LLM(rm.attach(AsyncStub(source=provider)))
 
