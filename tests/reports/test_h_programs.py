@@ -7,9 +7,13 @@ import itertools
 import random
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from agentrm.context.convert_openai import to_openai
+from agentrm.context.messages import make
+from agentrm.context.sessions import SessionStore
 from agentrm.programs import Prefix, ProgramScheduler, ProgramSettings, Ticket
 
 
@@ -207,6 +211,26 @@ def test_r137_a_popular_prefix_does_not_draw_all_to_one_backend() -> None:
     assert load[str(home)] < 50
     computed = {n: load[n] * 200 + (0 if n == home else 2_000 * (load[n] > 0)) for n in load}
     assert max(computed.values()) <= 1.3 * (100 * 200 + 3 * 2_000) / 4
+
+
+def test_r139_what_a_provider_caches_stays_as_it_is_between_turns(tmp_path: Path) -> None:
+    """A clock that moves stands in the newest request; the fixed text before it is the same, byte for byte."""
+    store, elsewhere = SessionStore(tmp_path / "here"), SessionStore(tmp_path / "there")
+    session = store.open("s")
+    session.append(make("system", "You plan journeys. Tools: look_up, book."))
+    sent: list[list[dict[str, object]]] = []
+    for turn in range(10):
+        session.append(make("user", f"Where to next? It is 09:{turn:02}."))
+        sent.append(to_openai(session.context(100_000)))
+        session.append(make("assistant", f"On to stop {turn}. " + "The line is open and runs on time today. " * 20))
+    for before, after in itertools.pairwise(sent):
+        assert after[: len(before)] == before
+    session.compact(900)
+    compacted = to_openai(session.context(1_500))
+    assert compacted[0] == sent[0][0], "compaction leaves the fixed part where and as it is"
+    file = Path(session.hibernate())
+    with elsewhere.restore(file) as restored:
+        assert to_openai(restored.context(1_500)) == compacted
 
 
 def test_r141_idle_programs_are_paused_and_paused_ones_resume_before_newcomers() -> None:
