@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from agentrm.adapters.identity import Identity, first_answers
 from agentrm.adapters.spec import CallSpec
-from agentrm.identity import NOBODY
+from agentrm.identity import NOBODY, current_identity
 
 __all__ = ["Gate", "gate_of", "gated_copy", "like", "plain_view", "turn"]
 
@@ -33,12 +33,13 @@ _PYDANTIC_STATE = ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_
 
 
 class Gate:
-    """One way into a manager: the manager, who is asking, and what differs from the configuration."""
+    """One way into a manager: the manager, who is asking, and what differs from the configuration. `named`: what the
+    framework calls the agent, which counts where nothing else says who asks."""
 
-    __slots__ = ("__weakref__", "_classes", "_lock", "_over", "arguments", "options", "rm")
+    __slots__ = ("__weakref__", "_classes", "_lock", "_over", "arguments", "named", "options", "rm")
 
-    def __init__(self, rm: Any, arguments: Identity, options: Mapping[str, Any]) -> None:
-        self.rm, self.arguments, self.options = rm, arguments, options
+    def __init__(self, rm: Any, arguments: Identity, options: Mapping[str, Any], named: Identity = NOBODY) -> None:
+        self.rm, self.arguments, self.options, self.named = rm, arguments, options, named
         self._classes: dict[type, type] = {}
         self._over: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -48,17 +49,23 @@ class Gate:
         asks = {"agent": who.agent, "priority": who.priority, "tenant": who.tenant, "session": who.session}
         return CallSpec(**{**self.options, **asks, **call})
 
+    def spec(self, **call: Any) -> CallSpec:
+        """What is known about the call that begins here."""
+        return self.call(first_answers(self.arguments, current_identity(), self.named), **call)
+
     def over(self: G, inner: G) -> G:
         """This gate for an object that `inner` gates for the same manager: one gate, what this one says comes first."""
-        if inner is self or (self.arguments == NOBODY and not self.options):
+        if inner is self or (self.arguments == self.named == NOBODY and not self.options):
             return inner
         arguments, options = first_answers(self.arguments, inner.arguments), {**inner.options, **self.options}
-        if (arguments, options) == (inner.arguments, inner.options):
+        named = first_answers(self.named, inner.named)
+        if (arguments, options, named) == (inner.arguments, inner.options, inner.named):
             return inner
         with self._lock:
             found: G | None = self._over.get(inner)
             if found is None:
                 found = self._over[inner] = type(self)(self.rm, arguments, options)
+                found.named = named
             return found
 
     def subclass(self, cls: type, methods: Methods) -> type:

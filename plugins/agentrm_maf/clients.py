@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from agentrm.adapters import CallSpec, Usage, acall, astream, estimate_text, estimate_tokens, without_client_retries
-from agentrm.adapters.copies import turn
-from agentrm_maf.gating import AgentGate, make_gate
+from agentrm.adapters.copies import Gate, turn
+from agentrm_maf.gating import make_gate
 
 __all__ = ["gate_client", "gate_client_with"]
 
@@ -27,14 +27,14 @@ def gate_client(rm: Any, client: C, **options: Any) -> C:
     return gate_client_with(make_gate(rm, "gate_client", options), client)
 
 
-def gate_client_with(gate: AgentGate, client: C) -> C:
+def gate_client_with(gate: Gate, client: C) -> C:
     gated = copy.copy(client)
     without_client_retries(gated)
     turn(gated, gate, _methods)
     return gated
 
 
-def _methods(cls: type[Any], gate: AgentGate) -> dict[str, Any]:
+def _methods(cls: type[Any], gate: Gate) -> dict[str, Any]:
     def _inner_get_response(
         self: Any, *, messages: Sequence[Any], stream: bool, options: Mapping[str, Any], **more: Any
     ) -> Any:
@@ -47,13 +47,13 @@ def _methods(cls: type[Any], gate: AgentGate) -> dict[str, Any]:
     return {"_inner_get_response": _inner_get_response}
 
 
-def _stream(cls: type[Any], gate: AgentGate, client: Any, spec: CallSpec, asked: dict[str, Any]) -> Any:
+def _stream(cls: type[Any], gate: Gate, client: Any, spec: CallSpec, asked: dict[str, Any]) -> Any:
     """As the client's own, whose parts are made once the lane is there."""
     updates = astream(gate.rm, spec, lambda: cls._inner_get_response(client, stream=True, **asked))
     return client._build_response_stream(updates, response_format=asked["options"].get("response_format"))
 
 
-def _spec(gate: AgentGate, client: Any, messages: Sequence[Any], options: Mapping[str, Any]) -> CallSpec:
+def _spec(gate: Gate, client: Any, messages: Sequence[Any], options: Mapping[str, Any]) -> CallSpec:
     model = options.get("model") or getattr(client, "model", None)
     limit = options.get("max_tokens")
     tools = [(getattr(tool, "name", None), getattr(tool, "description", None)) for tool in options.get("tools") or ()]

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from agentrm.adapters import ToolUse, acall, acall_blocking
-from agentrm.adapters.copies import turn
-from agentrm_maf.gating import AgentGate, make_gate
+from agentrm.adapters.copies import Gate, turn
+from agentrm_maf.gating import make_gate
 
 __all__ = ["gate_tool", "gate_tool_with"]
 
@@ -23,15 +23,16 @@ def gate_tool(rm: Any, tool: T, **options: Any) -> T:
     return gate_tool_with(make_gate(rm, "gate_tool", options), tool)
 
 
-def gate_tool_with(gate: AgentGate, tool: T) -> T:
+def gate_tool_with(gate: Gate, tool: T) -> T:
     gated = copy.copy(tool)
     turn(gated, gate, _methods)
     return gated
 
 
-def _methods(cls: type[Any], gate: AgentGate) -> dict[str, Any]:
+def _methods(cls: type[Any], gate: Gate) -> dict[str, Any]:
     async def _invoke_function(self: Any, call_kwargs: Mapping[str, Any]) -> Any:
-        spec = gate.spec(kind="tool", tool=self.name, use=ToolUse(lambda: dict(call_kwargs)))
+        asked = {name: value for name, value in call_kwargs.items() if name != self._context_parameter_name}
+        spec = gate.spec(kind="tool", tool=self.name, use=ToolUse(lambda: asked))
         func = getattr(self.func, "func", self.func)  # of a tool made of a tool
         if inspect.iscoroutinefunction(func):
             return await acall(gate.rm, spec, lambda: cls._invoke_function(self, call_kwargs))

@@ -16,8 +16,6 @@ from typing import Any
 
 from agentrm.adapters import CallSpec, Usage, acall, astream, call, stream
 from agentrm.adapters.copies import Gate
-from agentrm.adapters.identity import first_answers
-from agentrm.identity import current_identity
 from agentrm_openai.wire import Asked, Frames, answer_size, answer_usage, read_request
 
 __all__ = ["asend", "send"]
@@ -94,9 +92,7 @@ def _spec(gate: Gate, asked: Asked, translate: Translate | None, **more: Any) ->
         "size": lambda response: answer_size(_json(response)),
         "headers": lambda response: response.headers,
     }
-    who = first_answers(gate.arguments, current_identity())
-    return gate.call(
-        who,
+    return gate.spec(
         kind="model",
         model=asked.model,
         input_tokens=asked.input_tokens,

@@ -85,8 +85,8 @@ def _tool(gate: Gate, tool: Any, agent: str | None) -> Any:
     from agentrm_openai_agents.models import spec_of
 
     before = getattr(tool.on_invoke_tool, "gates", None)
-    if before is not None and before[0] is gate.rm:
-        tool = before[1]
+    if before is not None and before[0].rm is gate.rm:  # not gated twice
+        gate, agent, tool = gate.over(before[0]), agent or before[1], before[2]
 
     async def on_invoke_tool(context: Any, arguments: str) -> Any:
         spec = spec_of(gate, agent, kind="tool", tool=tool.name, use=ToolUse(lambda: arguments))
@@ -94,7 +94,7 @@ def _tool(gate: Gate, tool: Any, agent: str | None) -> Any:
             gate.rm, spec, lambda: invoke_function_tool(function_tool=tool, context=context, arguments=arguments)
         )
 
-    on_invoke_tool.gates = (gate.rm, tool)  # type: ignore[attr-defined]
+    on_invoke_tool.gates = (gate, agent, tool)  # type: ignore[attr-defined]
     gated = copy.copy(tool)
     gated.on_invoke_tool, gated.timeout_seconds = on_invoke_tool, None
     return gated

@@ -58,6 +58,23 @@ async def test_an_attached_agent_takes_a_lease_for_each_model_call_and_each_tool
     assert granted(rm) == {"default": 2, "tools": 1}, "the agent itself stays as it is"
 
 
+async def test_an_agent_names_the_calls_of_a_client_that_was_attached_before(provider: StubProvider) -> None:
+    rm, seen = manager(), set()
+    rm.subscribe(lambda event: seen.add(event.agent))
+    await rm.attach(Agent(client=rm.attach(client_of(provider), pool="default"), name="planner")).run("hello")
+    assert seen == {"planner"}
+
+
+async def test_an_agent_in_a_circle_is_warned_and_its_next_step_refused(provider: StubProvider) -> None:
+    rm = manager()
+    agent = rm.attach(Agent(client=client_of(provider), name="a", tools=[work]))
+    with rm.guard(agent="a", repeat=3) as guards:
+        for _ in range(4):
+            await agent.run("hello")
+    assert [event.kind for event in guards.events] == ["warning", "loop"]
+    assert granted(rm)["tools"] == 3
+
+
 async def test_an_agent_as_a_tool_of_another_ends_at_one_lane_of_each_kind(provider: StubProvider) -> None:
     rm = manager(1, tools=1)
     inner = rm.attach(Agent(client=client_of(provider), name="inner", tools=[work]))

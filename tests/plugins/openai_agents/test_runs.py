@@ -74,6 +74,26 @@ async def test_the_agents_name_says_who_asks(provider: StubProvider) -> None:
     assert seen == {"planner"}
 
 
+async def test_what_was_said_of_a_tool_before_holds_in_its_agent(provider: StubProvider) -> None:
+    rm, seen = manager(), set()
+    rm.subscribe(lambda event: seen.add((event.pool, event.agent)))
+    tool = rm.attach(work, agent="toolsmith")
+    await Runner.run(rm.attach(Agent(name="planner", model=model_of(provider), tools=[tool])), "hello")
+    assert seen == {("default", "planner"), ("tools", "toolsmith")}
+
+
+async def test_an_agent_in_a_circle_is_warned_then_stopped(provider: StubProvider) -> None:
+    rm = manager()
+    agent = rm.attach(Agent(name="a", model=model_of(provider), tools=[work]))
+    with rm.guard(agent="a", repeat=3) as guards:
+        for _ in range(3):
+            await Runner.run(agent, "hello")
+        with pytest.raises(Exception, match="3 times"):
+            await Runner.run(agent, "hello")
+    assert [event.kind for event in guards.events] == ["warning", "loop"]
+    assert granted(rm)["tools"] == 3
+
+
 async def test_an_agent_as_a_tool_of_another_ends_at_one_lane_of_each_kind(provider: StubProvider) -> None:
     rm = manager(1, tools=1)
     inner = rm.attach(Agent(name="inner", model=model_of(provider), tools=[work]))
