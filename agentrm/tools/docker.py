@@ -88,11 +88,14 @@ class DockerProvider:
         api, run, began = self._client().api, f"{place.id}/{next(self._runs)}", time.monotonic()
         exec_id = self._exec(place, words, run)
         got: list[tuple[bytes | None, bytes | None]] = []
+        failed: list[Exception] = []
         reading, writing = os.pipe()
 
         def read() -> None:
             try:
                 got.append(api.exec_start(exec_id, demux=True))
+            except Exception as error:  # noqa: BLE001 - raised where the command is waited for
+                failed.append(error)
             finally:
                 os.close(writing)  # the other end becomes readable
 
@@ -111,6 +114,8 @@ class DockerProvider:
                 _closed(reading, LAST_OUTPUT_S)
         finally:
             os.close(reading)
+        if failed:
+            raise failed[0]
         out, err = got[0] if got else (b"", b"")
         code = api.exec_inspect(exec_id)["ExitCode"]
         took = time.monotonic() - began

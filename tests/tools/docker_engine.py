@@ -20,14 +20,14 @@ from tests.scheduling.driver import until
 
 
 class Engine:
-    """`fail_starts`: so many starts fail, after the container exists."""
+    """`fail_starts`: so many starts fail, after the container exists. `fail_execs`: so many commands do."""
 
     def __init__(self) -> None:
         self.containers: dict[str, dict[str, Any]] = {}
         self.execs: dict[str, dict[str, Any]] = {}
         self.created: list[str] = []
         self.images = {"python:3.11"}
-        self.fail_starts = 0
+        self.fail_starts = self.fail_execs = 0
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -128,6 +128,10 @@ def _handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
             one = engine.execs[id]
             if verb == "json":
                 self.reply(200, {"ExitCode": one["ExitCode"]})
+                return
+            if engine.fail_execs:
+                engine.fail_execs -= 1
+                self.reply(400, {"message": "no such user"})
                 return
             variables = dict(item.split("=", 1) for item in one.get("Env") or ())
             process = subprocess.Popen(

@@ -57,6 +57,15 @@ def test_a_command_that_runs_too_long_is_ended_in_the_container(engine: Engine, 
         assert done.timed_out and done.returncode == 128 + 9 and done.stdout == "began\n"
 
 
+def test_a_command_that_the_engine_does_not_start_raises_why(engine: Engine, tmp_path: Path) -> None:
+    with boxes(tmp_path) as rm:
+        box = rm.environments.get("p", "box")
+        engine.fail_execs = 1
+        with pytest.raises(docker.errors.APIError, match="no such user"):
+            box.run(["true"])
+        assert box.run(["true"]).returncode == 0
+
+
 def test_of_ten_starts_that_fail_no_container_is_left(engine: Engine, tmp_path: Path) -> None:
     with boxes(tmp_path) as rm:
         engine.fail_starts = 10
