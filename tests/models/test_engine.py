@@ -143,6 +143,18 @@ def test_what_cannot_work_fails_at_construction(wrong: dict[str, Any], key: str)
         engine_with(manager=rm, pool="gpu", lanes=3)
 
 
+def test_a_loop_that_broke_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: told.set())
+    engine = engine_with(lanes=1)
+    engine._loops[0].post(lambda: 1 / 0)
+    with pytest.raises(EngineClosed):
+        text_of(engine.generate("a", max_new_tokens=1))
+    assert engine.statistics()[0].calls == 0
+    engine.close()
+    assert told.wait(60)
+
+
 def test_a_quota_of_blocks_stops_the_agent_that_it_binds_and_no_other() -> None:
     with engine_with() as engine:
         pool = engine._loops[0].store.pool

@@ -246,6 +246,9 @@ class Loop:
             self.closed = True
             for call in list(self.calls):
                 self._stop(call, error)
+            with self._lock:
+                self._thread = None
+            self.post(lambda: None)  # another thread tells those who have asked meanwhile that it is closed
             raise
 
     def _turn(self) -> None:
