@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import logging
 import signal
 import sys
@@ -54,11 +55,12 @@ def configured(arguments: argparse.Namespace) -> Config:
     config = load(arguments.config)
     given = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
     backends = dict(config.gateway.backends)
-    for number, one in enumerate(arguments.backend):
+    for one in arguments.backend:
         kind, mark, url = one.partition("=")
         if not mark or "/" in kind:
             kind, url = "openai", one
-        read = load({"gateway": {"backends": {f"{kind}-{number}": {"kind": kind, "url": url}}}})
+        name = next(name for number in itertools.count() if (name := f"{kind}-{number}") not in backends)
+        read = load({"gateway": {"backends": {name: {"kind": kind, "url": url}}}})
         backends.update(read.gateway.backends)
     gateway = replace(config.gateway, **given, backends=backends)
     gateway.check("gateway")

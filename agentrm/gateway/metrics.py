@@ -65,7 +65,8 @@ class Family:
         yield f"# TYPE {self.name} {self.kind}"
         for labels, value in self.samples.items():
             shown = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
-            yield f"{self.name}{{{shown}}} {value:g}" if shown else f"{self.name} {value:g}"
+            said = f"{value:.0f}" if value == round(value) else repr(value)  # a counter's every unit shows
+            yield f"{self.name}{{{shown}}} {said}" if shown else f"{self.name} {said}"
 
 
 def page(tally: Tally, gauges: Iterable[Family]) -> str:

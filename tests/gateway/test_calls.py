@@ -12,6 +12,8 @@ from aiohttp import web
 from agentrm.gateway.asked import read
 from agentrm.gateway.frames import Frames, FrameTooLarge
 from agentrm.gateway.keys import ANYBODY
+from agentrm.gateway.metrics import Family, Tally
+from agentrm.gateway.metrics import page as metrics_page
 from tests.gateway.engines import DONE, USAGE, Call, Engine, ask, body, client, frame, gateway, nothing_left, said, told
 
 
@@ -204,6 +206,15 @@ async def test_a_model_goes_to_the_engines_that_serve_it() -> None:
 async def page(made: object) -> str:
     async with aiohttp.ClientSession() as session, session.get(made.url + "/metrics") as answer:  # type: ignore[attr-defined]
         return await answer.text()
+
+
+def test_a_counter_shows_its_every_unit_however_large_it_is() -> None:
+    tally = Tally()
+    tally.add("tokens", 12_345_678, kind="prompt")
+    tally.add("tokens", 1, kind="prompt")
+    gauges = [Family("used", "gauge", {(): 0.25})]
+    assert 'agentrm_gateway_tokens_total{kind="prompt"} 12345679\n' in metrics_page(tally, gauges)
+    assert "used 0.25\n" in metrics_page(tally, gauges)
 
 
 @pytest.mark.parametrize("cut", range(1, 12))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentrm.cli.serve import configured
 from agentrm.simulation.provider import Behaviour, StubProvider, StubRequest, ToolCall
 
 openai = pytest.importorskip("openai")
@@ -137,6 +139,14 @@ def test_crewai(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     llm = crewai.LLM(model="openai/stub", base_url=served.base_url, api_key="any", extra_headers={"X-AgentRM-Program": "crew"})
     answer = llm.call([{"role": "user", "content": "How is the weather in Bern?"}])
     assert answer == "It is sunny in Bern."
+
+
+def test_engines_of_the_command_line_stand_beside_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("gateway: {backends: {vllm-0: {url: 'http://127.0.0.1:1'}}}")
+    more = [f"vllm=http://127.0.0.1:{port}" for port in (2, 3)]
+    config = configured(Namespace(config=str(file), backend=more, host=None, port=None))
+    assert [one.url[-1] for one in config.gateway.backends.values()] == ["1", "2", "3"]
 
 
 def test_a_configuration_that_cannot_work_is_refused_by_the_command(tmp_path: Path) -> None:
