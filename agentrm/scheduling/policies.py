@@ -22,6 +22,7 @@ from typing import Protocol
 
 from agentrm.core.kernel import POLICIES
 from agentrm.errors import ConfigError
+from agentrm.extensions import load_extension
 
 __all__ = ["AUTO", "Auto", "Choice", "Place", "Policy", "Request", "Sight", "Usage", "kernel_policy", "load"]
 
@@ -109,15 +110,11 @@ def load(name: str) -> Policy | None:
     """
     if name in POLICIES or name == AUTO:
         return None
-    from importlib.metadata import entry_points
-
-    found = list(entry_points(group=GROUP, name=name))
-    if not found:
-        raise ConfigError("scheduling.policy", name, "the name of a policy that is installed")
+    make = load_extension(GROUP, name, "scheduling.policy")
     try:
-        policy = found[0].load()()
-    except Exception as error:  # whatever a plugin's import raises, the configuration is what can't work
-        raise ConfigError("scheduling.policy", name, f"a policy that can be loaded ({error!r})") from error
+        policy = make()
+    except Exception as error:  # whatever a plugin's code raises, the configuration is what can't work
+        raise ConfigError("scheduling.policy", name, f"a policy that can be made ({error!r})") from error
     if not (callable(getattr(policy, "place", None)) and callable(getattr(policy, "used", None))):
         raise ConfigError("scheduling.policy", name, "a policy with the methods place and used")
     return policy  # type: ignore[no-any-return]

@@ -82,10 +82,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("broken", "no.such.module:Policy", "agentrm.policies"),
     ]
 
-    def entry_points(**asked: str) -> EntryPoints:
-        return EntryPoints(p for p in points if p.group == asked["group"] and asked.get("name", p.name) == p.name)
+    def entry_points(group: str) -> EntryPoints:
+        return EntryPoints(p for p in points if p.group == group)
 
-    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)  # which names the configuration allows
+    monkeypatch.setattr("agentrm.extensions.entry_points", entry_points)
     import sys
 
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from agentrm.errors import ConfigError
+from agentrm.extensions import load_extension
 from agentrm.programs.backends.protocol import Backend
 
 __all__ = ["GROUP", "kinds", "load"]
@@ -18,11 +19,8 @@ def kinds() -> tuple[str, ...]:
 
 
 def load(kind: str) -> type[Backend]:
-    """The class of a kind. Raises ConfigError for a kind that is not installed or is no backend."""
-    found = [entry for entry in entry_points(group=GROUP) if entry.name == kind]
-    if not found:
-        raise ConfigError("kind", kind, "one of " + (", ".join(kinds()) or "none: agentrm is not installed"))
-    loaded = found[0].load()
+    """The class of a kind. Raises ConfigError for a kind that is not installed, can't be loaded or is no backend."""
+    loaded = load_extension(GROUP, kind, "kind")
     if not (isinstance(loaded, type) and issubclass(loaded, Backend)):
         raise ConfigError("kind", kind, f"a subclass of agentrm.programs.backends.Backend; {loaded!r} is none")
     return loaded
