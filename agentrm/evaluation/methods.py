@@ -222,7 +222,6 @@ ASKED: dict[str, Method] = {
     "belady": _belady,
 }
 METHODS = tuple(dict.fromkeys([*BLIND, *ASKED]))
-SIMPLE = ("keep-last", "first-last", "idf", "langchain-trim", "memgpt")
 
 
 def texts_of(messages: Sequence[Message], kept: Kept) -> str:

@@ -238,8 +238,7 @@ class ProgramScheduler:
 
     def cancel(self, ticket: Ticket, now: float) -> None:
         """The turn is given up, waiting or running; what it counted is cleared. A program without any other turn ends
-        if
-        none was ever settled."""
+        if none was ever settled."""
         if ticket.state == "done":
             return
         self._leave(ticket, now)

@@ -19,10 +19,9 @@ from agentrm.simulation.programs import Fleet, Running
 __all__ = ["ROUTERS", "AgentRM", "Direct", "FifoSet"]
 
 TTL_S = 10.0
-FREE_MARK = 0.95
 
 
-class _Base:
+class OnEngines:
     """Programs by engine and the tokens that they count there."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -50,7 +49,7 @@ class _Base:
         return [sum(p.context for p in programs.values()) for programs in self.on]
 
 
-class Direct(_Base):
+class Direct(OnEngines):
     """Everything at once, on the engine that had the fewest programs when the program came; `most` programs inside, the
     others wait for one to end."""
 
@@ -101,10 +100,9 @@ class Clairvoyant(Direct):
             engine.next_use = {}
 
 
-class FifoSet(_Base):
+class FifoSet(OnEngines):
     """Only programs whose contexts fit together, the oldest first, each on one engine to its end; when those inside
-    outgrow
-    the memory, the youngest stops at its next call until there is room."""
+    outgrow the memory, the youngest stops at its next call until there is room."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)
@@ -146,7 +144,7 @@ class FifoSet(_Base):
                 return
 
 
-class AgentRM(_Base):
+class AgentRM(OnEngines):
     """`ProgramScheduler`, as it is. It is told what a gateway would know: the size of each prompt, what came of it,
     which
     tool was called, when a program ends."""
@@ -200,8 +198,8 @@ class AgentRM(_Base):
         return [b.used for b in self.scheduler.backends.values()]
 
 
-def _thunder(paper: bool) -> Callable[[Fleet], _Base]:
-    def make(fleet: Fleet) -> _Base:
+def _thunder(paper: bool) -> Callable[[Fleet], OnEngines]:
+    def make(fleet: Fleet) -> OnEngines:
         from agentrm.simulation.thunderagent import ThunderAgent
 
         return ThunderAgent(fleet, paper=paper)
@@ -209,7 +207,7 @@ def _thunder(paper: bool) -> Callable[[Fleet], _Base]:
     return make
 
 
-ROUTERS: dict[str, Callable[[Fleet], _Base]] = {
+ROUTERS: dict[str, Callable[[Fleet], OnEngines]] = {
     "lru": Direct,
     "cap": Direct,
     "fifo-set": FifoSet,

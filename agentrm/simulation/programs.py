@@ -217,8 +217,6 @@ class Fleet:
                 program.longest_hold_s = max(program.longest_hold_s, now - program.asked)
         return found
 
-
-
     def _push(self, at: float, kind: str, what: Any, version: int = 0) -> None:
         heapq.heappush(self._events, (at, next(self._order), version, kind, what))
 

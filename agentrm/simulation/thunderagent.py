@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 
-from agentrm.simulation.program_routers import _Base
+from agentrm.simulation.program_routers import OnEngines
 from agentrm.simulation.programs import Fleet, Running
 
 __all__ = ["ThunderAgent"]
@@ -25,7 +25,7 @@ BUFFER = 100
 FORCED_S = 1800.0
 
 
-class ThunderAgent(_Base):
+class ThunderAgent(OnEngines):
     """One router for all engines."""
 
     def __init__(self, fleet: Fleet, *, paper: bool) -> None:
