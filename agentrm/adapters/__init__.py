@@ -20,6 +20,7 @@ from agentrm.adapters.identity import (
     read_identity,
     read_options,
 )
+from agentrm.adapters.lazy import FrameworkMissing, lazy
 from agentrm.adapters.registry import (
     GROUP,
     Adapter,
@@ -43,6 +44,7 @@ __all__ = [
     "AdapterWarning",
     "AttachError",
     "CallSpec",
+    "FrameworkMissing",
     "Identity",
     "Meter",
     "ToolUse",
@@ -59,6 +61,7 @@ __all__ = [
     "failures",
     "first_answers",
     "identity_of",
+    "lazy",
     "names",
     "on_thread",
     "read_identity",

@@ -98,7 +98,7 @@ def attach(rm: Any, x: Any, **identity: Any) -> Any:
         if gated is not NotImplemented:
             return gated
     installed = ", ".join(names()) or "none"
-    why = f"no adapter knows it (installed: {installed}"
+    why = f"no adapter knows it (adapters: {installed}"
     if _failed:
         why += "; not working: " + ", ".join(f"{name} ({reason})" for name, reason in sorted(_failed.items()))
     raise AttachError(x, why + ")", "with rm.lease(agent=..., tokens=...) as lease:  # round the call itself")

@@ -44,6 +44,9 @@ FRAMEWORKS = {
         ("team = rm.attach(team)    # or an agent, a model client, a workbench",),
     ),
     "crewai": Framework(("crewai",), ("rm.attach(crew)",)),
+    "openai": Framework(("openai",), ("client = rm.attach(openai.OpenAI())    # AsyncOpenAI, AzureOpenAI, too",)),
+    "openai-agents": Framework(("openai-agents",), ("agent = rm.attach(agent)    # or a model, a RunConfig",)),
+    "maf": Framework(("agent-framework-core",), ("agent = rm.attach(agent)    # or a client, a tool",)),
 }
 """By the name of the adapter: the distributions that make up the framework, the first of them essential."""
 

@@ -69,12 +69,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AgentRMError as error:
         _say(f"agentrm {asked}: {error}")
         return 1
+    except ModuleNotFoundError as missing:
+        if (missing.name or "agentrm").startswith("agentrm"):
+            raise  # a fault of ours
+        _say(f"agentrm {asked} needs {missing.name} for this, which is not installed")
+        return 1
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         # Whoever read the output has seen enough. Without this Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNHEARD
+    except OSError as error:  # a file that is not there, a port that is taken
+        _say(f"agentrm {asked}: {error}")
+        return 1
 
 
 def parser_for(asked: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:

@@ -8,8 +8,9 @@ Importing this package does not load AutoGen; each name is loaded when it is fir
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agentrm.adapters import lazy
 
 if TYPE_CHECKING:
     from agentrm_autogen.attaching import adapter
@@ -40,8 +41,4 @@ __all__ = [
     "restore",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazy(__name__, _HOME, extra="autogen")

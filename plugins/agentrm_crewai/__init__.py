@@ -7,8 +7,9 @@ Importing this package does not load CrewAI; each name is loaded when it is firs
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agentrm.adapters import lazy
 
 if TYPE_CHECKING:
     from agentrm_crewai.attaching import adapter
@@ -19,8 +20,4 @@ if TYPE_CHECKING:
 _HOME = {"adapter": "attaching", "gate_llm": "llms", "gate_tool": "tools", "keep_in": "checkpoints"}
 __all__ = ["adapter", "gate_llm", "gate_tool", "keep_in"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazy(__name__, _HOME, extra="crewai")

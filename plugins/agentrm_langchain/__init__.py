@@ -9,8 +9,9 @@ Importing this package loads neither framework; each name is loaded when it is f
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agentrm.adapters import lazy
 
 if TYPE_CHECKING:
     from agentrm_langchain.attaching import adapter
@@ -46,8 +47,4 @@ __all__ = [
     "tool_node",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazy(__name__, _HOME, extra="langchain")

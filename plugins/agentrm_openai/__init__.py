@@ -8,8 +8,9 @@ Importing this package loads no client; each name is loaded when it is first use
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agentrm.adapters import lazy
 
 if TYPE_CHECKING:
     from agentrm_openai.attaching import adapter
@@ -24,8 +25,4 @@ _HOME = {
 }
 __all__ = ["adapter", "gate_client", "gated_async_transport", "gated_transport"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+__getattr__ = lazy(__name__, _HOME, extra="openai")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, EntryPoints, version
+from importlib.metadata import EntryPoint, EntryPoints, entry_points, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -116,6 +116,10 @@ def test_our_adapter_without_its_framework_is_no_problem(
     registered.append(EntryPoint("crewai", "no_such_crewai:adapter", "agentrm.adapters"))
     assert main(["doctor"]) == 0
     assert "crewai is not installed" in capsys.readouterr().out
+
+
+def test_every_adapter_of_ours_has_its_framework_and_lines() -> None:
+    assert set(doctor.FRAMEWORKS) == {point.name for point in entry_points(group="agentrm.adapters")}
 
 
 def test_our_adapter_that_fails_beside_its_framework_is_a_problem(

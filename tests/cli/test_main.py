@@ -60,12 +60,33 @@ def test_an_error_of_ours_is_a_line_and_no_traceback(
     assert capsys.readouterr().err.startswith("agentrm refused: pools.gpt.lanes: 0")
 
 
-def test_a_fault_of_the_programme_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        (ModuleNotFoundError("No module named 'numpy'", name="numpy"), "needs numpy for this, which is not installed"),
+        (FileNotFoundError(2, "No such file or directory", "no.yaml"), "No such file or directory: 'no.yaml'"),
+        (OSError(98, "address already in use"), "address already in use"),
+    ],
+)
+def test_what_the_machine_lacks_is_a_line_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fault: Exception, line: str
+) -> None:
     def fail(arguments: argparse.Namespace) -> int:
-        raise ZeroDivisionError
+        raise fault
+
+    install(monkeypatch, "lacking", fail)
+    assert main(["lacking"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("agentrm lacking") and line in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("fault", [ZeroDivisionError(), ModuleNotFoundError("ours", name="agentrm.gone")])
+def test_a_fault_of_the_programme_is_not_hidden(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+    def fail(arguments: argparse.Namespace) -> int:
+        raise fault
 
     install(monkeypatch, "faulty", fail)
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(type(fault)):
         main(["faulty"])
 
 
