@@ -8,7 +8,7 @@ run against itself."""
 
 from __future__ import annotations
 
-from agentrm.adapters.calls import acall, acall_blocking, call, on_thread
+from agentrm.adapters.calls import acall, acall_blocking, call
 from agentrm.adapters.client_retries import without_client_retries
 from agentrm.adapters.guarding import ToolUse
 from agentrm.adapters.identity import (
@@ -35,6 +35,7 @@ from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.streams import stream
 from agentrm.adapters.streams_async import astream, astream_blocking
 from agentrm.adapters.usage import Meter, Usage, estimate_text, estimate_tokens, read_usage
+from agentrm.threads import on_thread
 
 __all__ = [
     "GROUP",

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from agentrm.adapters.signals import Signal
 from agentrm.adapters.spec import CallSpec
 from agentrm.errors import AgentRMError, IdleTimeout
 from agentrm.limits.provider_errors import ProviderError
 from agentrm.scheduling import current_lease
+from agentrm.threads import Signal
 
 __all__ = ["Attempts", "pause", "pause_async"]
 

@@ -18,13 +18,11 @@ from agentrm.adapters.attempts import Attempts, pause, pause_async
 from agentrm.adapters.guarding import guarded
 from agentrm.adapters.layers import Layer, is_inner_layer
 from agentrm.adapters.leasing import admit, fail, new_lease, settle
-from agentrm.adapters.signals import Signal
 from agentrm.adapters.spec import CallSpec
-from agentrm.adapters.threads import Worker, borrow
-from agentrm.adapters.work import Work
 from agentrm.limits.provider_errors import ProviderError
+from agentrm.threads import Signal, Work, Worker, borrow, on_thread
 
-__all__ = ["acall", "acall_blocking", "call", "on_thread"]
+__all__ = ["acall", "acall_blocking", "call"]
 
 T = TypeVar("T")
 
@@ -183,19 +181,3 @@ class _Attempt:
             raise
         work.start(worker)
         return work, worker
-
-
-async def on_thread(fn: Callable[[], T]) -> T:
-    """`fn()`, which blocks, awaited on a worker thread of ours, with the caller's context variables and no lease. A
-    caller that is cancelled leaves at once."""
-    over, worker = Signal(), borrow()
-    work = Work(fn, over.set, worker.give_back)
-    work.start(worker)
-    try:
-        await over.wait()
-    except BaseException:
-        if not work.leave():
-            worker.give_back()
-        raise
-    worker.give_back()
-    return work.result()  # type: ignore[no-any-return]

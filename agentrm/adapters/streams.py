@@ -18,11 +18,10 @@ from agentrm.adapters.attempts import Attempts, pause
 from agentrm.adapters.layers import Layer, is_inner_layer
 from agentrm.adapters.leasing import charge, fail, new_lease, observe, progress
 from agentrm.adapters.spec import CallSpec
-from agentrm.adapters.threads import Worker, borrow
 from agentrm.adapters.usage import Meter
-from agentrm.adapters.work import Work
 from agentrm.errors import AgentRMError
 from agentrm.limits.provider_errors import ProviderError
+from agentrm.threads import Work, Worker, borrow
 
 __all__ = ["Stream", "stream"]
 

@@ -16,14 +16,12 @@ from typing import Any, Generic, Protocol, TypeVar
 from agentrm.adapters.attempts import Attempts, pause_async
 from agentrm.adapters.layers import Layer, is_inner_layer
 from agentrm.adapters.leasing import admit, charge, fail, new_lease, observe, progress
-from agentrm.adapters.signals import Signal
 from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.streams import AFTER_THE_LAST, END, close_iterator, log
-from agentrm.adapters.threads import Worker, borrow
 from agentrm.adapters.usage import Meter
-from agentrm.adapters.work import Work
 from agentrm.errors import AgentRMError
 from agentrm.limits.provider_errors import ProviderError
+from agentrm.threads import Signal, Work, Worker, borrow
 
 __all__ = ["AsyncStream", "astream", "astream_blocking"]
 

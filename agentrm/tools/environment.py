@@ -10,9 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from agentrm.adapters.signals import Signal
-from agentrm.adapters.threads import borrow
-from agentrm.adapters.work import Work
+from agentrm.threads import Signal, Work, borrow
 from agentrm.tools.errors import EnvironmentEnded
 from agentrm.tools.place import Completed, Place, Provider, Usage
 

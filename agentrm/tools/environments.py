@@ -22,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentrm.adapters.signals import Signal
 from agentrm.errors import ConfigError, ForkedError, ManagerClosed
 from agentrm.identity import Priority, current_identity
+from agentrm.threads import Signal, in_thread, on_thread
 from agentrm.tools.environment import Environment
 from agentrm.tools.errors import EnvironmentEnded, EnvironmentLeft, EnvironmentLost
 from agentrm.tools.journal import Entry, Journal, default_home
@@ -35,7 +35,6 @@ from agentrm.tools.place import Place, Provider
 from agentrm.tools.ports import free_ports
 from agentrm.tools.program import ProgramEnvironments
 from agentrm.tools.providers import load_provider
-from agentrm.tools.threads import in_thread, in_thread_async
 
 if TYPE_CHECKING:
     from agentrm.config import Kind
@@ -139,7 +138,7 @@ class Environments:
                 ready = Signal()
                 environment.when_settled(ready.set)
                 await ready.wait()
-            if await in_thread_async(lambda one=environment, at=began: self._is_usable(one, program, at)):  # type: ignore[misc]
+            if await on_thread(lambda one=environment, at=began: self._is_usable(one, program, at)):  # type: ignore[misc]
                 return environment
 
     def end(self, program: str) -> None:
@@ -164,7 +163,7 @@ class Environments:
 
     async def end_async(self, program: str) -> None:
         """`end` without blocking the loop."""
-        await in_thread_async(lambda: self.end(program))
+        await on_thread(lambda: self.end(program))
 
     def close(self) -> None:
         """Ends all programs; nothing is made any more. Raises EnvironmentLeft if something can't be removed."""
@@ -184,7 +183,7 @@ class Environments:
 
     async def close_async(self) -> None:
         """`close` without blocking the loop."""
-        await in_thread_async(self.close)
+        await on_thread(self.close)
 
     # --- looking ---
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from agentrm.adapters.threads import Worker
+from agentrm.threads.workers import Worker
 
 __all__ = ["Work"]
 
