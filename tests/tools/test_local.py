@@ -104,6 +104,7 @@ def test_a_server_serves_its_programs_and_goes_with_the_last(environments: Envir
 
 def test_a_server_that_died_is_replaced(environments: Environments) -> None:
     server = environments.get("p", "server")
+    until(lambda: bool(marked({server.id})))  # a process shows its variables a moment after it has begun
     for one in marked({server.id}):
         os.kill(one.pid, signal.SIGKILL)
     until(lambda: not server.is_fit())
