@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextvars import ContextVar, Token
 from types import TracebackType
 
+from agentrm.threads import to_its_end
+
 __all__ = ["CurrentProgram", "current_program"]
 
 _program: ContextVar[str | None] = ContextVar("agentrm_program", default=None)
@@ -18,7 +20,8 @@ def current_program() -> str | None:
 
 class CurrentProgram:
     """Context manager (sync and async alike): calls inside, in tasks and context-copying threads too, belong to the
-    program. At the end `ended(id)` is called once, whatever happened inside. Programs nest: the inner one counts.
+    program. At the end `ended(id)` is called once, whatever happened inside, by `async with` without blocking the loop.
+    Programs nest: the inner one counts.
 
     Raises ValueError for an empty id.
     """
@@ -49,4 +52,7 @@ class CurrentProgram:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        self.__exit__(kind, exc, tb)
+        if self._token is not None:
+            _program.reset(self._token)
+            self._token = None
+            await to_its_end(lambda: self._ended(self.id))  # it may have to wait for processes to go

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from agentrm.threads.signals import Signal
 from agentrm.threads.work import Work
 from agentrm.threads.workers import borrow
 
-__all__ = ["in_thread", "on_thread"]
+__all__ = ["in_thread", "on_thread", "to_its_end"]
 
 T = TypeVar("T")
 
@@ -44,3 +46,15 @@ async def on_thread(fn: Callable[[], T]) -> T:
         raise
     worker.give_back()
     return work.result()  # type: ignore[no-any-return]
+
+
+async def to_its_end(fn: Callable[[], T]) -> T:
+    """As `on_thread`, but a caller that is cancelled, however often, leaves only when the work is over."""
+    work = asyncio.ensure_future(on_thread(fn))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        while not work.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(work)
+        raise

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from agentrm.threads import to_its_end
 from agentrm.tools.environment import Environment
 
 if TYPE_CHECKING:
@@ -46,9 +46,4 @@ class ProgramEnvironments:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
-        ending = asyncio.ensure_future(self._environments.end_async(self.id))
-        try:
-            await asyncio.shield(ending)
-        except asyncio.CancelledError:
-            await ending  # it is under way, and short
-            raise
+        await to_its_end(lambda: self._environments.end(self.id))
