@@ -218,26 +218,32 @@ class Environments:
                 environment = self._shared(kind, settings) or self._new(program, kind, settings)
                 environment.programs.add(program)
                 self._of[program, kind] = environment
-            before = environment.lease
-            if environment.state != "queued" or (before is not None and (priority is None or environment.urgent)):
-                return environment
-            environment.urgent = priority is not None
         try:
-            lease = self._rm.lease(
-                kind="environment", agent=current_identity().agent or program, priority=priority or "background",
-                tokens=0, run_s=settings.setup_s, parent=None, on_reap=lambda *_: self._overdue(environment),
-            )  # fmt: skip
-            with self._lock:
-                if environment.lease is not before:  # somebody else was quicker
-                    return environment
-                environment.lease = lease
-            if before is not None:  # made ahead until now: somebody waits for it, so it goes before those
-                before.release()
-            lease.acquire_then(lambda error: self._granted(environment, lease, error), free=True)
+            while not self._queue(environment, program, priority):
+                pass
         except BaseException as error:
             self._fail(environment, error)
             raise
         return environment
+
+    def _queue(self, environment: Environment, program: str, priority: Priority | None) -> bool:
+        """Lets its making wait for a lane, unless it does so already as it should. False: somebody else was quicker."""
+        with self._lock:
+            before = environment.lease
+            if environment.state != "queued" or (before is not None and (priority is None or environment.urgent)):
+                return True
+        lease = self._rm.lease(
+            kind="environment", agent=current_identity().agent or program, priority=priority or "background",
+            tokens=0, run_s=environment.settings.setup_s, parent=None, on_reap=lambda *_: self._overdue(environment),
+        )  # fmt: skip
+        with self._lock:
+            if environment.lease is not before:
+                return False
+            environment.lease, environment.urgent = lease, priority is not None
+        if before is not None:  # made ahead until now: somebody waits for it, so it goes before those
+            before.release()
+        lease.acquire_then(lambda error: self._granted(environment, lease, error), free=True)
+        return True
 
     def _shared(self, kind: str, settings: Kind) -> Environment | None:
         most = float("inf") if settings.share == "any" else settings.share

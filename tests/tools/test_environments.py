@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,32 @@ def test_one_that_somebody_waits_for_goes_before_those_made_ahead(tmp_path: Path
     until(lambda: len(provider.created) == 5)
     assert provider.created[:2] == [ids[0], ids[4]] and got == [ids[4]]
     environments.close()
+
+
+def test_whoever_waits_goes_first_also_where_it_is_made_ahead_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}}, preparing=1)
+    provider.may_go.clear()
+    environments.prepare("first", "box")
+    until(lambda: provider.making == 1)
+    native, asked = environments._rm.lease, list[str]()
+
+    def lease(**more: Any) -> Any:
+        asked.append(more["priority"])
+        if len(asked) == 1:
+            environments.prepare("p", "box")
+        return native(**more)
+
+    monkeypatch.setattr(environments._rm, "lease", lease)
+    (waiting,) = in_threads(lambda: environments.get("p", "box"))
+    until(lambda: len(asked) == 3)
+    until(lambda: environments.of_program("p")["box"].urgent)
+    assert asked == ["interactive", "background", "interactive"]
+    provider.may_go.set()
+    waiting.join()
+    environments.close()
+    assert not provider.existing
 
 
 def test_the_class_of_the_caller_orders_the_preparations(tmp_path: Path) -> None:
