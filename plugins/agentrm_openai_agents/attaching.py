@@ -46,8 +46,9 @@ def _agent(gate: Gate, agent: Any, seen: dict[int, Any]) -> Any:
     from agents import Agent, FunctionTool
 
     if id(agent) in seen:
-        return seen[id(agent)]
-    gated = seen[id(agent)] = agent.clone()
+        return seen[id(agent)][1]
+    gated = agent.clone()
+    seen[id(agent)] = agent, gated  # with the original, so that no id is used again
     gated.model = _model(gate, agent.model, agent.name)
     gated.tools = [_tool(gate, t, agent.name) if isinstance(t, FunctionTool) else t for t in agent.tools]
     gated.handoffs = [(_agent if isinstance(h, Agent) else _handoff)(gate, h, seen) for h in agent.handoffs]
@@ -58,7 +59,7 @@ def _handoff(gate: Gate, handoff: Any, seen: dict[int, Any]) -> Any:
     """The agent that takes over is known only when it does."""
 
     async def on_invoke_handoff(context: Any, arguments: str) -> Any:
-        return _agent(gate, await handoff.on_invoke_handoff(context, arguments), seen)
+        return _agent(gate, await handoff.on_invoke_handoff(context, arguments), {**seen})
 
     gated = copy.copy(handoff)
     gated.on_invoke_handoff = on_invoke_handoff

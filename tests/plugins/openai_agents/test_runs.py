@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -122,6 +123,17 @@ async def test_one_that_is_known_only_at_the_handoff_is_gated_then(provider: Stu
         first = Agent(name="first", model=model_of(hands_off), handoffs=[handoff(second)])
         await Runner.run(rm.attach(first), "hello")
     assert granted(rm)["default"] == 2
+
+
+async def test_agents_that_are_made_at_a_handoff_are_gated_each_as_itself() -> None:
+    numbers, makes = itertools.count(), handoff(Agent(name="nobody"))
+
+    async def make(context: Any, arguments: str) -> Agent[Any]:
+        return Agent(name=f"made {next(numbers)}")
+
+    makes.on_invoke_handoff = make
+    gated = manager().attach(Agent(name="first", handoffs=[makes])).handoffs[0]
+    assert [(await gated.on_invoke_handoff(None, "")).name for _ in range(5)] == [f"made {n}" for n in range(5)]
 
 
 async def test_a_run_configurations_provider_gates_agents_that_name_their_model(provider: StubProvider) -> None:
