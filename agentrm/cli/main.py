@@ -57,11 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser, module = parser_for(asked)
     except ImportError as missing:
-        _say(f"agentrm {asked} can't be loaded: {missing}")
-        extra = COMMANDS[asked or ""].extra
-        if extra:
-            _say(f"Install what it needs: pip install 'agentrm[{extra}]'")
-        return 1
+        return _lacking(asked or "", f"can't be loaded: {missing}")
     arguments = parser.parse_args(line)
     assert module is not None, "argparse refuses a line that names no command"
     try:
@@ -72,8 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as missing:
         if (missing.name or "agentrm").startswith("agentrm"):
             raise  # a fault of ours
-        _say(f"agentrm {asked} needs {missing.name} for this, which is not installed")
-        return 1
+        return _lacking(asked or "", f"needs {missing.name} for this, which is not installed")
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -83,6 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a file that is not there, a port that is taken
         _say(f"agentrm {asked}: {error}")
         return 1
+
+
+def _lacking(command: str, what: str) -> int:
+    _say(f"agentrm {command} {what}")
+    extra = COMMANDS[command].extra
+    if extra:
+        _say(f"Install what it needs: pip install 'agentrm[{extra}]'")
+    return 1
 
 
 def parser_for(asked: str | None) -> tuple[argparse.ArgumentParser, ModuleType | None]:

@@ -60,6 +60,19 @@ def test_an_error_of_ours_is_a_line_and_no_traceback(
     assert capsys.readouterr().err.startswith("agentrm refused: pools.gpt.lanes: 0")
 
 
+def test_a_command_that_lacks_something_only_when_it_runs_names_its_extra_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(arguments: argparse.Namespace) -> int:
+        raise ModuleNotFoundError("No module named 'langchain'", name="langchain")
+
+    install(monkeypatch, "late", fail)
+    monkeypatch.setitem(COMMANDS, "late", COMMANDS["late"]._replace(extra="demo"))
+    assert main(["late"]) == 1
+    said = capsys.readouterr().err
+    assert "needs langchain" in said and "pip install 'agentrm[demo]'" in said
+
+
 @pytest.mark.parametrize(
     ("fault", "line"),
     [
