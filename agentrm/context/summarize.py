@@ -204,7 +204,7 @@ def nonsense(text: str, source: Sequence[Message]) -> str | None:
     known = {w for m in source for w in words_of(_all_text(m))}
     content = [w for w in words if len(w) > 3]
     shared = sum(w in known for w in content)
-    if content and (not shared or (len(content) >= 8 and shared < 0.2 * len(content))):
+    if len(content) >= 8 and shared < 0.2 * len(content):  # a few words may well be words of its own
         return "a reply about something else"
     return None
 
