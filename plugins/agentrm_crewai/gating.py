@@ -34,6 +34,13 @@ class Gate(PlainGate):
         self.log: CallLog | None = None
         self.keep: Callable[[], None] | None = None
 
+    def over(self, inner: Gate) -> Gate:
+        """What is kept in a session stays so under any later gate."""
+        found = super().over(inner)
+        if found is not inner:
+            found.root, found.log, found.keep = inner.root, self.log or inner.log, self.keep or inner.keep
+        return found
+
 
 class Work:
     """One run of a task, or one kickoff of an agent. `until_ns`: when its `max_execution_time` is over. `calls`: how

@@ -198,6 +198,16 @@ def test_the_same_call_twice_in_one_run_is_two_calls(tmp_path: Path) -> None:
     assert done == ["x", "x"]
 
 
+def test_a_crew_that_is_attached_again_is_kept_as_before(tmp_path: Path) -> None:
+    rm = manager()
+    with SessionStore(tmp_path).open("s") as session:
+        crew = keep_in(session, rm.attach(crew_that_books([calling(book, what="a"), "fine", "fine"])))
+        gate, _ = gate_of(crew) or (None, None)
+        again, _ = gate_of(rm.attach(crew, priority="background")) or (None, None)
+    assert again is not gate and gate.log is not None
+    assert (again.log, again.keep) == (gate.log, gate.keep)
+
+
 def test_a_tool_that_failed_may_be_tried_again(tmp_path: Path) -> None:
     def fails() -> str:
         done.append("tried")
