@@ -147,7 +147,12 @@ class DockerProvider:
     def _client(self) -> Any:
         with self._lock:
             if self._made is None:
-                self._made = _docker().from_env()
+                try:
+                    self._made = _docker().from_env()
+                except _errors().DockerException as error:
+                    raise AgentRMError(
+                        f"Docker's engine can't be reached ({error}): start it, or say in DOCKER_HOST where it is"
+                    ) from error
             return self._made
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentrm import ConfigError, ResourceManager
+from agentrm.errors import AgentRMError
 from agentrm.tools import clean
 from agentrm.tools.journal import Journal
 from tests.scheduling.driver import until
@@ -95,6 +96,12 @@ def test_the_container_of_a_dead_owner_is_removed_by_name(engine: Engine, tmp_pa
 
 def test_an_image_must_be_named(engine: Engine, tmp_path: Path) -> None:
     with boxes(tmp_path, options={}) as rm, pytest.raises(ConfigError, match="options.image"):
+        rm.environments.get("p", "box")
+
+
+def test_an_engine_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+    with boxes(tmp_path, options={"image": "any"}) as rm, pytest.raises(AgentRMError, match=r"can't be reached.*DOCKER_HOST"):
         rm.environments.get("p", "box")
 
 
