@@ -184,7 +184,7 @@ def _environments(report: _Report, home: Path, remove: bool) -> None:
         elif remove:
             report.fine(place.kind, f"{what}. Removed")
         else:
-            report.problem(place.kind, f"{what}. Remove it: agentrm doctor --clean")
+            report.problem(place.kind, f"{what}. Remove it: agentrm doctor --clean --environments {home}")
 
 
 def _configuration(report: _Report, path: str) -> Config | None:

@@ -21,7 +21,9 @@ def add_parser(commands: Any) -> None:
     kinds = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     talk = kinds.add_parser("context", help="evidence that later questions need, in annotated conversations")
     talk.add_argument("--dataset", required=True, help="file, plain or .gz")
-    talk.add_argument("--format", choices=("locomo", "conversation"), default="conversation")
+    talk.add_argument(
+        "--format", choices=("locomo", "conversation"), default="conversation", help="default: %(default)s"
+    )
     talk.add_argument("--budget", default="0.1,0.25,0.5", help="shares of the conversation's tokens")
     runs = kinds.add_parser(
         "trajectories", help="validity, carried arguments and prompt tokens of agent runs"

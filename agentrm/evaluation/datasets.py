@@ -126,8 +126,7 @@ def _conversation(entry: Any, path: str | Path, line: int) -> Conversation:
     except (KeyError, TypeError) as exc:
         raise DatasetError(
             f"{path}, line {line}: {type(exc).__name__} {exc}; a line needs id, messages (id, role,"
-            f" content) and "
-            "questions (text, evidence, answer)"
+            " content) and questions (text, evidence, answer). A file of LoCoMo itself: --format locomo"
         ) from exc
 
 
