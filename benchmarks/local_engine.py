@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import statistics
 import sys
 import threading
@@ -356,8 +357,13 @@ INTRO = """## Local engine
 
 `python -m benchmarks.local_engine --report FILE ...` wrote this section from runs of `python -m benchmarks.local_engine
 --json FILE`; a ratio is peer over ours in one run, so larger is better, and for `p95_ratio` ours over the peer's, so
-smaller is. `bar` is what must be reached. A GPU's figures: the same command with `--device cuda`.
+smaller is. `bar` is what must be reached. A GPU's figures: the same command with `--device cuda`. What transformers
+needs for equal lengths is a difference of two noisy times: no more than a hint.
 """
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def report(files: Sequence[Path]) -> None:
@@ -369,10 +375,11 @@ def report(files: Sequence[Path]) -> None:
         for run in of_kind:
             card = run["card"] or f"{run['threads']} thread(s), {run['load']:.0f} programs running on the machine"
             lines.append(f"\n### {run['model']}, {run['dtype']}, {run['device']} ({card})\n")
-            lines.append(f"torch {run['torch']}, transformers {run['transformers']}; `{run['command']}`\n")
+            command = re.sub(r"--json \S+", "--json FILE", run["command"])
+            lines.append(f"torch {run['torch']}, transformers {run['transformers']}; `{command}`\n")
             lines += ["| row | figures |", "|---|---|"]
             for row in run["results"]:
-                figures = ", ".join(f"{key} {value}" for key, value in row.items() if key != "name")
+                figures = ", ".join(f"{key} {_short(value)}" for key, value in row.items() if key != "name")
                 lines.append(f"| {row['name']} | {figures} |")
         measured = {row["name"] for run in of_kind for row in run["results"]}
         missing = [name for name in ROWS if name not in measured]
