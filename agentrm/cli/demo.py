@@ -7,7 +7,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,11 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
         check_ending(arguments.timeline)
     frameworks = FRAMEWORKS if arguments.framework == "all" else (arguments.framework,)
     _require(frameworks)
-    _quieten()
     started = time.monotonic()
     console = Console()
     scenario = replace((quick if arguments.quick else full)(arguments.seed), frameworks=frameworks)
-    without, with_ = _both(console, scenario)
+    with _quiet():
+        without, with_ = _both(console, scenario)
     _report(console, scenario, without, with_, arguments.quick)
     if arguments.json is not None:
         _write_json(arguments.json, scenario, without, with_)
@@ -140,10 +141,18 @@ def _require(frameworks: Sequence[str]) -> None:
         raise AgentRMError(f"{told}: pip install 'agentrm[{extras}]'{more}")
 
 
-def _quieten() -> None:
-    """No telemetry, no hub, and no warnings of the client about the time-outs that the demo is about."""
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No telemetry, no hub, and no warnings of the clients about the time-outs that the demo is about."""
     os.environ.update(LANGSMITH_TRACING="false", LANGCHAIN_TRACING_V2="false", OTEL_SDK_DISABLED="true")
     os.environ.update(CREWAI_DISABLE_TELEMETRY="true", CREWAI_DISABLE_TRACKING="true", CREWAI_TRACING_ENABLED="false")
     os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
-    for name in (None, "crewai", "langchain_openai"):  # CrewAI tells the root logger of each failed call
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    loggers = [logging.getLogger(name) for name in (None, "crewai", "langchain_openai")]  # CrewAI logs to the root
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
