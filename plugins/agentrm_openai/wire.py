@@ -71,23 +71,29 @@ def answer_size(answer: Any) -> int:
     before them count nothing."""
     if not isinstance(answer, Mapping):
         return 0
-    if "choices" in answer:
-        parts = [choice.get("delta") or choice.get("message") or choice.get("text") for choice in answer["choices"]]
-        return sum(map(_size, parts))
+    if "choices" in answer:  # some servers say null where there are none
+        choices = answer["choices"] if isinstance(answer["choices"], list) else []
+        said = (choice for choice in choices if isinstance(choice, Mapping))
+        return sum(_size(choice.get("delta") or choice.get("message") or choice.get("text")) for choice in said)
     return _size(answer.get("delta") or answer.get("output") or answer.get("content"))
 
 
 class Frames:
     """Reads server-sent events out of the bytes that pass by, however they are cut. `ended`: the last one came."""
 
-    __slots__ = ("_rest", "ended")
+    __slots__ = ("_parts", "ended")
 
     def __init__(self) -> None:
-        self._rest, self.ended = b"", False
+        self._parts: list[bytes] = []  # of a line without an end so far: joined once, however long it gets
+        self.ended = False
 
     def add(self, data: bytes) -> Iterator[Any]:
         """The JSON of the events that are complete with `data`."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._parts.append(data)
+        if b"\n" not in data:
+            return
+        *lines, rest = b"".join(self._parts).split(b"\n")
+        self._parts = [rest]
         for line in lines:
             if not line.startswith(b"data:") or not (text := line[5:].strip()):
                 continue

@@ -93,3 +93,16 @@ def test_the_last_event_is_known(last: bytes) -> None:
     assert not frames.ended
     list(frames.add(last))
     assert frames.ended
+
+
+@pytest.mark.parametrize("choices", [None, {}, "x", 3, [None], ["x"], [{}], [{"delta": None}]])
+def test_choices_of_any_shape_break_no_stream(choices: Any) -> None:
+    assert answer_size({"choices": choices}) == 0
+    assert answer_usage({"choices": choices}) is None
+
+
+def test_an_event_of_many_pieces_is_read_once_it_is_whole() -> None:
+    frames, text = Frames(), "x" * 500_000
+    data = f"data: {json.dumps({'text': text})}".encode()
+    assert not [event for at in range(0, len(data), 100) for event in frames.add(data[at : at + 100])]
+    assert list(frames.add(b"\n\n")) == [{"text": text}]
