@@ -27,7 +27,7 @@ class Frames:
 
     def __init__(self, hide_usage: bool, most_bytes: int) -> None:
         self._hide, self._most = hide_usage, most_bytes
-        self._rest = b""
+        self._rest = bytearray()
         self.events = 0
         self.last: dict[str, Any] | None = None
         """The newest event that told the usage."""
@@ -36,13 +36,12 @@ class Frames:
 
     def feed(self, data: bytes) -> bytes:
         """What is to be passed on now. Raises FrameTooLarge."""
-        if self._rest:
-            data = self._rest + data
-        cut = max(data.rfind(b"\n\n") + 2, data.rfind(b"\n\r\n") + 3)
-        if cut < 3:
-            whole, self._rest = b"", data
-        else:
-            whole, self._rest = data[:cut], data[cut:]
+        rest = self._rest
+        seen = max(0, len(rest) - 2)  # what stands before has no end of an event
+        rest += data
+        cut = max(rest.rfind(b"\n\n", seen) + 2, rest.rfind(b"\n\r\n", seen) + 3)
+        whole = b"" if cut < 3 else bytes(rest[:cut])
+        del rest[: len(whole)]
         if len(self._rest) > self._most:
             raise FrameTooLarge
         self.events += whole.count(b"data:")
@@ -52,7 +51,7 @@ class Frames:
 
     def rest(self) -> bytes:
         """What came after the last whole event, once the stream is over."""
-        return self._rest
+        return bytes(self._rest)
 
     def _looked_at(self, whole: bytes) -> bytes:
         kept, at = [], 0
