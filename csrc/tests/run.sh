@@ -2,11 +2,11 @@
 # Everything that shows that the kernel holds under threads, faults and kills, and the model checks; under three minutes
 # on two cores. Nothing is skipped: a missing tool is an error.
 #
-#   SEED=7 KILLS=5000 OCCURRENCES=40 csrc/tests/run.sh      more of it, or other seeds
+#   SEED=7 KILLS=50000 OCCURRENCES=40 csrc/tests/run.sh      more of it, or other seeds
 set -euo pipefail
 cd "$(dirname "$0")"
 
-SEED=${SEED:-1} KILLS=${KILLS:-300} OCCURRENCES=${OCCURRENCES:-40}
+SEED=${SEED:-1} KILLS=${KILLS:-2000} OCCURRENCES=${OCCURRENCES:-40}
 BUILD=build
 
 need() { # tool, apt package

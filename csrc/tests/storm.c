@@ -34,8 +34,16 @@ static pid_t start(world *w, uint64_t seed) {
     _exit(0);
 }
 
+/* The invariants, of the state in which the workers are stopped: a look at everything is never through while they
+ * write. What they leave half done is helped to its end first. */
+static void check_stopped(worker *k, const pid_t *pids) {
+    for (int i = 0; i < WORKERS; i++) kill(pids[i], SIGSTOP);
+    check(k);
+    for (int i = 0; i < WORKERS; i++) kill(pids[i], SIGCONT);
+}
+
 int main(int argc, char **argv) {
-    int kills = argc > 1 ? atoi(argv[1]) : 300;
+    int kills = argc > 1 ? atoi(argv[1]) : 2000;
     uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
     world w = world_make();
     worker k = worker_join(&w, seed, 5);
@@ -55,8 +63,8 @@ int main(int argc, char **argv) {
             atomic_store(&w.book->dead[slot], (int)pids[i]);
             bury(&k, slot, pids[i]); /* beside the workers, who see the same notice */
         }
-        check(&k);
         pids[i] = start(&w, seed * 1000 + WORKERS + (uint64_t)n);
+        check_stopped(&k, pids);
     }
     atomic_store(&w.book->stop, 1);
     for (int i = 0; i < WORKERS; i++) {
