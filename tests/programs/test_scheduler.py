@@ -35,7 +35,7 @@ def counts_are_exact(s: ProgramScheduler) -> None:
             t.state == "granted" and t.backend == backend.name for p in s.programs.values() for t in p._tickets
         )
     assert all(p.running == sum(t.state == "granted" for t in p._tickets) for p in s.programs.values())
-    assert len(s._queue) == sum(t.state == "waiting" for p in s.programs.values() for t in p._tickets)
+    assert s.statistics().waiting == sum(t.state == "waiting" for p in s.programs.values() for t in p._tickets)
 
 
 def test_exact_use_replaces_the_estimate() -> None:
@@ -173,14 +173,14 @@ def test_whatever_happens_the_counts_are_exact_and_everybody_is_served(number: i
         s.backend_up(f"b{i}", now)
     for _ in range(2_000):
         held = [t for p in s.programs.values() for t in p._tickets if t.state == "granted"]
-        if not held and not len(s._queue):
+        if not held and not s.statistics().waiting:
             break
         now += 1.0
         if held:
             s.settle(held[0], now, input_tokens=min(9_000, held[0].expected_tokens), output_tokens=10)
         s.tick(now)
         counts_are_exact(s)
-    assert not len(s._queue), "somebody still waits although nobody runs"
+    assert not s.statistics().waiting, "somebody still waits although nobody runs"
     for backend in s.backends.values():
         assert backend.used <= backend.capacity or len(backend.residents) == 1
     for name in list(s.programs):
