@@ -55,8 +55,8 @@ def build_loop(loaded: LoadedModel, memory: Memory, lanes: int, turns: Turns) ->
     blocks = min(limit // block_bytes, 1 << 24)
     cpu = loaded.device.type == "cpu"
     kind = memory.swap or ("disk" if cpu else "memory")
-    swap = Swap(kind, 4 * limit if memory.swap_bytes is None else memory.swap_bytes)
     arena = Arena(shape, BLOCK_TOKENS, blocks, loaded.device, loaded.dtype)
+    swap = Swap(arena, kind, 4 * limit if memory.swap_bytes is None else memory.swap_bytes)
     store = Store(arena, swap, exact=loaded.dtype != torch.float32)
     return Loop(forward, store, turns, _CHUNK.get(loaded.device.type, _CHUNK_GPU))
 

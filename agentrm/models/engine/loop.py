@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from agentrm.errors import AgentRMError
+from agentrm.errors import AgentRMError, BlocksExhausted
 from agentrm.models.engine.forward import Forward, Logits, Row
 from agentrm.models.engine.seats import Seat, Seats, Turns, Who
 from agentrm.models.engine.store import Chain, Store
@@ -314,13 +314,13 @@ class Loop:
             need = sum(self.store.needed(row.chain, row.chain.fed + row.count) for row in rows)
             if any(chain.saved is not None for chain in work.chains) and chosen:
                 need += len(ready)  # or it would have to go again at once
-            if not self._make_room(need, call, ready):
-                if call is ready[0]:
-                    self._stop(call, OutOfBlocks(need, self.store.pool.capacity))
+            if not self._make_room(need, call, ready) and chosen:
                 continue
             try:
-                for row in rows:
-                    self.store.prepare(row.chain, row.chain.fed + row.count)
+                rows = self._prepare(work, rows, room)
+            except BlocksExhausted:  # nobody is before it, all others have given up what they had
+                self._stop(call, OutOfBlocks(need, self.store.pool.capacity))
+                continue
             except AgentRMError as error:  # a quota of its agent or tenant
                 self._stop(call, error)
                 continue
@@ -353,6 +353,15 @@ class Loop:
         if count > room:
             count = max(1, min(room, chain.pending - keep))
         return Row(chain, count, keep if count == chain.pending else 0)
+
+    def _prepare(self, work: Work, rows: list[Row], room: int) -> list[Row]:
+        """Gives the rows their places. If saved KV did not come back, the rows are others: the tokens that lost it."""
+        had = [row.chain.fed for row in rows]
+        for row, fed in zip(rows, had, strict=True):
+            self.store.prepare(row.chain, fed + row.count)
+        if all(row.chain.fed == fed for row, fed in zip(rows, had, strict=True)):
+            return rows
+        return self._rows(work, room)
 
     def _make_room(self, need: int, call: Call, ready: Sequence[Call]) -> bool:
         """Takes KV out of the arena until `need` blocks are there: of programs between turns first, then of calls that

@@ -204,7 +204,7 @@ class Store:
         is computed again."""
         if chain.handle is None:
             return
-        saved = self.swap.put(self.arena.read(self.segments(chain, 0, chain.fed))) if chain.fed else None
+        saved = self.swap.put(self.segments(chain, 0, chain.fed)) if chain.fed else None
         self._release(chain)
         if saved is None:
             self.traffic.dropped += chain.fed > 0
@@ -225,29 +225,30 @@ class Store:
     def read(self, chain: Chain) -> torch.Tensor | None:
         """A copy of the chain's KV wherever it is; None if it has none."""
         if chain.saved is not None:
-            data = self.swap.get(chain.saved)
-            return None if data is None else data[:, :, : chain.fed].contiguous()
+            return self.swap.copy(chain.saved, chain.fed)
         return self.arena.read(self.segments(chain, 0, chain.fed)) if chain.fed else None
 
     def _restore(self, chain: Chain, saved: Saved) -> None:
         """Puts saved KV into blocks; what the pool still has of it is shared instead. KV of a snapshot others never
-        share, and below float32 others' KV of the same tokens may be rounded otherwise."""
-        data = self.swap.get(saved)
-        if data is None:
-            chain.fed, chain.sealed = 0, b""
-            self.traffic.dropped += 1
-        else:
-            hashes = b"" if self.exact or saved.foreign else self._hashes(chain, 0, chain.fed // self.block)
-            chain.handle = self.pool.open(chain.account, chain.fed, hashes)
-            at = self.pool.chain(chain.handle).matched * self.block
-            self._place(chain, 0)
-            chain.room = chain.fed
-            if at < chain.fed:
-                self.arena.write(self.segments(chain, at, chain.fed), data[:, :, at : chain.fed])
-            chain.sealed = None if saved.foreign else hashes
-            self.traffic.swapped_in += 1
+        share, and below float32 others' KV of the same tokens may be rounded otherwise. KV that the disk has lost is to
+        be computed again: then the chain has fed nothing."""
+        hashes = b"" if self.exact or saved.foreign else self._hashes(chain, 0, chain.fed // self.block)
+        chain.handle = self.pool.open(chain.account, chain.fed, hashes)
+        at = self.pool.chain(chain.handle).matched * self.block
+        self._place(chain, 0)
+        chain.room = chain.fed
+        there = at >= chain.fed or self.swap.get(saved, self.segments(chain, at, chain.fed), at)
         self.swap.drop(saved)
         chain.saved = None
+        if there:
+            chain.sealed = None if saved.foreign else hashes
+            self.traffic.swapped_in += 1
+        else:
+            self.pool.drop(chain.handle)  # not released: nobody may find these blocks by their hashes
+            chain.handle = None
+            self._release(chain)
+            chain.fed, chain.sealed = 0, b""
+            self.traffic.dropped += 1
 
     def _release(self, chain: Chain) -> None:
         if chain.handle is not None:

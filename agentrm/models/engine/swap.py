@@ -1,135 +1,106 @@
-"""Where KV goes when its memory is needed: the host's memory, or one file that vanishes with the process."""
+"""Where KV goes when its memory is needed: the host's memory, or a file that vanishes with the process."""
 
 from __future__ import annotations
 
-import os
-import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from agentrm.models.engine.swap_file import Entry, SwapFile
+
 if TYPE_CHECKING:
     import torch
+
+    from agentrm.models.engine.arena import Arena, Segment
 
 SwapKind = Literal["disk", "memory", "none"]
 
 
 @dataclass(slots=True)
 class Saved:
-    """KV of some tokens outside the arena."""
+    """KV of `tokens` tokens outside the arena: an `entry` of the file, or a copy that is `held` in memory. `foreign`:
+    whether it came from a snapshot, not from this engine."""
 
+    tokens: int
     size: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    place: int = 0
-    """Byte offset in the file."""
+    entry: Entry | None = None
     held: torch.Tensor | None = None
-    """The copy itself, where it is in memory."""
     foreign: bool = False
-    """Whether it came from a snapshot, not from this engine."""
 
 
 class Swap:
-    """At most `limit` bytes of saved KV. One participant; the file has no name, so a killed process leaves nothing.
+    """At most `limit` bytes of KV saved from an arena.
 
     `kind`: disk, memory (of the host, for KV on a GPU) or none. `folder`: where the file is made (default: that of
     temporary files).
     """
 
-    def __init__(self, kind: SwapKind, limit: int, folder: str | None = None) -> None:
-        self.kind, self.limit, self._folder = kind, limit, folder
+    def __init__(self, arena: Arena, kind: SwapKind, limit: int, folder: str | None = None) -> None:
+        self.kind, self.limit = kind, limit
         self.used = 0
-        self._file: int | None = None
-        self._taken: list[tuple[int, int]] = []  # (offset, size), in order
+        self._arena = arena
+        self._file = SwapFile(limit, folder)
 
-    def put(self, data: torch.Tensor) -> Saved | None:
-        """Saves KV; None if there is no room for it, on the disk neither."""
-        size = data.nbytes
-        if self.kind == "none" or self.used + size > self.limit:
+    def put(self, segments: Sequence[Segment]) -> Saved | None:
+        """Saves these tokens; None if there is no room for them, on the disk neither."""
+        arena = self._arena
+        tokens = sum(last - first for first, last in segments)
+        saved = Saved(tokens, tokens * arena.shape.token_bytes)
+        if self.kind == "none" or self.used + saved.size > self.limit:
             return None
-        saved = Saved(size, tuple(data.shape), data.dtype)
         if self.kind == "memory":
-            saved.held = _pinned(data) if data.is_cuda else data.clone()
+            saved.held = arena.read_to_host(segments)
         else:
-            saved.place = self._gap(size)
-            try:
-                self._write(saved.place, memoryview(_bytes(data.to("cpu"))))
-            except OSError:  # the disk is full or gone: what is not saved is computed again
+            saved.entry = self._file.write(arena.views(segments))
+            if saved.entry is None:
                 return None
-            self._taken.append((saved.place, size))
-            self._taken.sort()
-        self.used += size
+        self.used += saved.size
         return saved
 
     def hold(self, data: torch.Tensor) -> Saved:
         """KV of a snapshot, which has its memory already, whatever the limit."""
         self.used += data.nbytes
-        return Saved(data.nbytes, tuple(data.shape), data.dtype, held=data, foreign=True)
+        return Saved(data.shape[2], data.nbytes, held=data, foreign=True)
 
-    def get(self, saved: Saved) -> torch.Tensor | None:
-        """What was saved; it stays saved. None if the disk no longer gives it."""
-        import numpy
-        import torch
+    def get(self, saved: Saved, segments: Sequence[Segment], skip: int) -> bool:
+        """Puts what was saved into these places of the arena, from its token `skip` on; it stays saved. False: the disk
+        no longer has it, and the places hold nothing of worth."""
+        arena = self._arena
+        count = sum(last - first for first, last in segments)
+        if saved.held is not None:
+            arena.write(segments, saved.held[:, :, skip : skip + count])
+            return True
+        if arena.on_host:
+            return self._read(saved, arena.views(segments), skip, count)
+        data = self.copy(saved, skip + count)
+        if data is not None:
+            arena.write(segments, data[:, :, skip:])
+        return data is not None
+
+    def copy(self, saved: Saved, count: int) -> torch.Tensor | None:
+        """A copy of its first `count` tokens in the host's memory; None if the disk no longer has it."""
+        from agentrm.models.engine.arena import rows_of
 
         if saved.held is not None:
-            return saved.held
-        raw = numpy.empty(saved.size, dtype=numpy.uint8)
-        view, at = memoryview(raw.data), 0
-        try:
-            while at < saved.size:
-                count = os.preadv(self._open(), [view[at:]], saved.place + at)
-                if count == 0:
-                    return None
-                at += count
-        except OSError:  # as above
-            return None
-        return torch.from_numpy(raw).view(saved.dtype).reshape(saved.shape)
+            return saved.held[:, :, :count].contiguous()
+        data = self._arena.empty(count)
+        return data if self._read(saved, [[row] for row in rows_of(data)], 0, count) else None
+
+    def _read(self, saved: Saved, pieces: Sequence[Sequence[memoryview]], skip: int, count: int) -> bool:
+        """The checksum is of all, so what is not wanted is read too, into memory that is thrown away."""
+        assert saved.entry is not None
+        of_token = saved.size // saved.tokens // len(pieces)
+        before, after = skip * of_token, (saved.tokens - skip - count) * of_token
+        waste = memoryview(bytearray(max(before, after)))
+        edges = [waste[:before]] if before else [], [waste[:after]] if after else []
+        return self._file.read(saved.entry, [[*edges[0], *piece, *edges[1]] for piece in pieces])
 
     def drop(self, saved: Saved) -> None:
         """Forgets it, once."""
         self.used -= saved.size
-        if saved.held is None:
-            self._taken.remove((saved.place, saved.size))
-        saved.held = None
+        if saved.entry is not None:
+            self._file.drop(saved.entry)
+        saved.held = saved.entry = None
 
     def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def _gap(self, size: int) -> int:
-        """The first gap of that size."""
-        at = 0
-        for place, taken in self._taken:
-            if place - at >= size:
-                return at
-            at = place + taken
-        return at
-
-    def _open(self) -> int:
-        if self._file is None:
-            with tempfile.TemporaryFile(prefix="agentrm-kv-", dir=self._folder) as file:
-                self._file = os.dup(file.fileno())
-        return self._file
-
-    def _write(self, place: int, data: memoryview) -> None:
-        file = self._open()
-        while data:
-            count = os.pwrite(file, data, place)
-            data, place = data[count:], place + count
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def _pinned(data: torch.Tensor) -> torch.Tensor:
-    """A copy in memory that the GPU reads and writes directly."""
-    import torch
-
-    held = torch.empty(data.shape, dtype=data.dtype, pin_memory=True)
-    return held.copy_(data)
-
-
-def _bytes(data: torch.Tensor) -> memoryview:
-    import torch
-
-    return memoryview(data.contiguous().view(torch.uint8).reshape(-1).numpy().data)
+        self._file.close()
