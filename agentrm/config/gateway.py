@@ -8,15 +8,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
+from urllib.parse import urlsplit
 
 from agentrm.config.readers import choice, flag, listed, named, number, text, whole
 from agentrm.config.schema import Section, key, section
 from agentrm.config.sections import MOST_LANES, PATTERN
 from agentrm.errors import ConfigError
 
-_URL = text(
-    'an address such as "http://127.0.0.1:8000"', lambda url: re.match(r"https?://[^/\s?#]+", url) is not None
-)
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    whole = parts.scheme in ("http", "https") and parts.hostname and port != 0 and url.isprintable()
+    return bool(whole) and not (parts.query or parts.fragment or "@" in parts.netloc or " " in url)
+
+
+_URL = text('an address such as "http://127.0.0.1:8000", without user, query or fragment (keys: api_key_env)', _is_url)
+_ENGINE = text("a name of printable characters: text that is not empty, without blanks at its ends", str.isprintable)
 _VARIABLE = text("the name of an environment variable", lambda name: re.fullmatch(r"[A-Za-z_]\w*", name) is not None)
 _DIGEST = text("64 hexadecimal digits", lambda digest: re.fullmatch(r"[0-9a-f]{64}", digest) is not None)
 
@@ -94,7 +105,9 @@ class Gateway(Section):
 
     host: str = key(text("an address"), "127.0.0.1", "Where it listens. Beyond loopback only with `keys`.")
     port: int = key(whole(0, 65535), 8700, "The port; 0: a free one.")
-    backends: Mapping[str, GatewayBackend] = key(named(section(GatewayBackend)), _none, "The engines, by name.")
+    backends: Mapping[str, GatewayBackend] = key(
+        named(section(GatewayBackend), _ENGINE), _none, "The engines, by name."
+    )
     keys: Mapping[str, GatewayKey] = key(
         named(section(GatewayKey)), _none, "Who may use it, by name. None: anybody who can reach it."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -13,8 +14,9 @@ from agentrm.gateway.keys import Caller
 from agentrm.gateway.refusals import Refused
 from agentrm.identity import Priority
 from agentrm.programs import Prefix
+from agentrm.programs.backends import MOST_TOKENS
 
-__all__ = ["AGENT_HEADER", "PRIORITY_HEADER", "PROGRAM_HEADER", "Api", "Asked", "program_of", "read"]
+__all__ = ["AGENT_HEADER", "PRIORITY_HEADER", "PROGRAM_HEADER", "Api", "Asked", "plain_json", "program_of", "read"]
 
 PROGRAM_HEADER, AGENT_HEADER, PRIORITY_HEADER = "X-AgentRM-Program", "X-AgentRM-Agent", "X-AgentRM-Priority"
 SESSION_HEADER = "X-Session-ID"
@@ -27,6 +29,7 @@ TOKENS_PER_PART = 800
 """The same for a part that is no text (a picture, a sound)."""
 _NO_TEXT = frozenset({"image_url", "input_image", "input_audio", "input_file", "file"})
 _LONGEST_NAME = 512
+TOO_DEEP = "it nests too deeply: bring lists and objects down to a few hundred levels"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +52,47 @@ class Asked:
     body: Mapping[str, Any]
 
     def sent(self, fields: Mapping[str, Any]) -> bytes:
-        """The body for the engine, with the fields that its backend adds. A stream's usage is always asked for."""
+        """The body for the engine, with the fields that its backend adds. A stream's usage is always asked for. Raises
+        Refused (400) for what nests too deeply to be written again."""
         body = {**self.body, **fields}
         if self.stream and self.api != "/v1/responses":
             options = body.get("stream_options")
             body["stream_options"] = {**(options if isinstance(options, Mapping) else {}), "include_usage": True}
-        return json.dumps(body, separators=(",", ":")).encode()
+        try:
+            return json.dumps(body, separators=(",", ":")).encode()
+        except RecursionError:
+            raise Refused(400, TOO_DEEP, "invalid_json") from None
 
 
 def read(api: Api, raw: bytes, headers: Mapping[str, str], caller: Caller, number: int) -> Asked:
     """Reads a request; `number` tells those apart that name no program. Raises Refused (400) for what can't be."""
     try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        return _read(api, plain_json(raw), headers, caller, number)
+    except ValueError as error:
         raise Refused(400, f"the body is no JSON: {error}", "invalid_json") from None
+    except RecursionError:
+        raise Refused(400, TOO_DEEP, "invalid_json") from None
+
+
+def plain_json(raw: bytes) -> Any:
+    """Reads JSON as it is defined: `NaN`, and numbers beyond those of a double, which nobody else could read once they
+    were written again, are refused. Raises ValueError, also for what nests too deeply."""
+    try:
+        return json.loads(raw, parse_constant=_no_number, parse_float=_finite)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON's")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)
+
+
+def _read(api: Api, body: Any, headers: Mapping[str, str], caller: Caller, number: int) -> Asked:
     if not isinstance(body, dict):
         raise Refused(400, "the body has to be a JSON object", "invalid_json")
     extra = body.pop("extra_body", None)  # a client that does not flatten it, as OpenAI's does
@@ -110,7 +140,7 @@ def _most_output(body: Mapping[str, Any]) -> int | None:
     for name in ("max_completion_tokens", "max_output_tokens", "max_tokens"):
         value = body.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
+            return min(value, MOST_TOKENS)
     return None
 
 

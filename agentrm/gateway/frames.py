@@ -66,7 +66,7 @@ class Frames:
         data = b"\n".join(line[5:].lstrip() for line in event.splitlines() if line.startswith(b"data:"))
         try:
             frame = json.loads(data)
-        except ValueError:  # not ours to judge: passed on as it is
+        except (ValueError, RecursionError):  # not ours to judge: passed on as it is
             return False
         if not isinstance(frame, dict):
             return False

@@ -108,9 +108,11 @@ class Group:
         if usage is None:
             self.scheduler.cancel(ticket, self._now())
         else:
-            self.scheduler.settle(
-                ticket, self._now(), input_tokens=usage.prompt, output_tokens=usage.completion, tool=tool
-            )
+            place = self.places.get(ticket.backend or "")
+            most = place.capacity if place is not None and place.capacity else UNBOUNDED  # it can't have held more
+            prompt = min(usage.prompt, most)
+            output = min(usage.completion, most - prompt)
+            self.scheduler.settle(ticket, self._now(), input_tokens=prompt, output_tokens=output, tool=tool)
         self._carry_out()
 
     def end(self, program: str) -> None:

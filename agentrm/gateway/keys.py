@@ -74,8 +74,10 @@ def secret(variable: str, key: str, environment: Mapping[str, str] = os.environ)
     found = environment.get(variable, "").strip()
     if not found:
         raise ConfigError(key, variable, "the name of an environment variable that is set")
+    if not found.isprintable():  # it could not stand in a header
+        raise ConfigError(key, variable, "the name of a variable that holds one line of printable characters")
     return found
 
 
 def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode()).hexdigest()
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()  # bytes that are no text, as they came

@@ -117,6 +117,8 @@ class Relay:
             dead = isinstance(error, aiohttp.ClientConnectorError)
             raise EngineFailed(place.name, error, dead=dead) from error
         try:
+            if answer.status < 200 or 300 <= answer.status < 400:
+                raise Refused(502, elsewhere(place.name, answer.status), "engine_failed")
             if answer.status == 200 and answer.content_type == "text/event-stream":
                 return await self._stream(turn, seat, answer, sending)
             return await self._whole(turn, seat, answer)
@@ -176,7 +178,7 @@ class Relay:
     def _told(self, body: bytes, turn: Turn, seat: Seat) -> tuple[Usage, str | None]:
         try:
             reply = json.loads(body)
-        except ValueError:  # passed on as it is; what it cost is a guess
+        except (ValueError, RecursionError):  # passed on as it is; what it cost is a guess
             reply = None
         told = seat.place.backend.usage(reply) if isinstance(reply, dict) else None
         return told or Usage(turn.ticket.expected_tokens, len(body) // 4), _tool(reply)
@@ -189,6 +191,14 @@ def _tool(reply: object) -> str | None:
     except (KeyError, IndexError, TypeError):
         return None
     return name if isinstance(name, str) else None
+
+
+def elsewhere(place: str, status: int) -> str:
+    """What a client is told whose engine sends it away: it could not go there."""
+    return (
+        f"engine {place!r} answered {status} instead of the call: it has to serve it itself, not send it elsewhere. "
+        f"Correct gateway.backends.{place}.url"
+    )
 
 
 def broken_off(failure: EngineFailed, started: bool) -> Refused:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
@@ -14,8 +13,8 @@ import aiohttp
 from aiohttp import web
 
 from agentrm.config import Config, Pool
-from agentrm.errors import AgentRMError, ConfigError
-from agentrm.gateway.asked import Api, read
+from agentrm.errors import ConfigError
+from agentrm.gateway.asked import Api, plain_json, read
 from agentrm.gateway.desk import Desk, Turn
 from agentrm.gateway.keys import Caller, Keys
 from agentrm.gateway.metrics import Tally, page
@@ -41,6 +40,8 @@ BODY_S = 60.0
 """Seconds in which a request has to arrive whole."""
 CLOSING_S = 5.0
 """Seconds that connections are given to close once all calls have ended."""
+
+FAULT = Refused(500, "the gateway failed at this request, which is a fault of its own; its log says why", "internal")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -165,17 +166,35 @@ class Gateway:
             web.get("/metrics", self._guarded(self._metrics)),
             web.get("/health", self._health),
             web.get("/ready", self._readiness),
+            web.route("*", "/{path:.*}", self._nowhere),
         ]
 
     def _guarded(self, work: Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
                 return await work(request, self._keys.caller(request.headers))
-            except Refused as why:
-                self._tally.add("refused", code=why.code)
-                return web.json_response(why.body(), status=why.status, headers=why.headers())
+            except Exception as error:  # noqa: BLE001 - the client is told that it was a fault of ours, the log which
+                why = _told(error, request)
+            if request.writer.output_size:  # an answer has begun: all that can be done is to break it off
+                if request.transport is not None:
+                    request.transport.abort()
+            self._tally.add("refused", code=why.code)
+            return web.json_response(why.body(), status=why.status, headers=why.headers())
 
         return handle
+
+    async def _nowhere(self, request: web.Request) -> web.Response:
+        """What is served under no such path, or not with this method."""
+        served = {route.path: route.method for route in self._routes()[:-1]}
+        headers = {}
+        if (method := served.get(request.path)) is not None:
+            text = f"{request.path} is asked with {method}, not with {request.method}"
+            why, headers["Allow"] = Refused(405, text, "method_not_allowed"), method
+        else:
+            text = f"nothing is served at {request.path[:200]}; there are {', '.join(served)}"
+            why = Refused(404, text, "not_found")
+        self._tally.add("refused", code=why.code)
+        return web.json_response(why.body(), status=why.status, headers=headers)
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -224,7 +243,7 @@ class Gateway:
     async def _release(self, request: web.Request, caller: Caller) -> web.Response:
         body = await self._body(request)
         try:
-            name = json.loads(body)["program_id"]
+            name = plain_json(body)["program_id"]
         except (ValueError, KeyError, TypeError):
             name = None
         if not isinstance(name, str):
@@ -239,6 +258,8 @@ class Gateway:
         except web.HTTPRequestEntityTooLarge:
             text = f"the request is longer than {self.config.max_request_bytes} bytes (gateway.max_request_bytes)"
             raise Refused(413, text, "too_large") from None
+        except web.RequestPayloadError as error:
+            raise Refused(400, f"the body can't be decoded ({error.__cause__ or error})", "invalid_request") from None
         except asyncio.TimeoutError:
             raise Refused(408, f"the request did not arrive within {BODY_S:g} s", "request_timeout") from None
 
@@ -248,10 +269,7 @@ class Gateway:
         async def handle(request: web.Request, caller: Caller) -> web.StreamResponse:
             raw = await self._body(request)
             asked = read(api, raw, request.headers, caller, self._desk.number())
-            try:
-                turn = self._desk.admit(asked)
-            except AgentRMError as error:
-                raise _ours(error) from error
+            turn = self._desk.admit(asked)
             try:
                 return await self._served(turn, request)
             finally:
@@ -265,10 +283,10 @@ class Gateway:
         try:
             try:
                 return await self._attempts(turn, request, sending)
-            except AgentRMError as error:
-                why = _ours(error)
-            except Refused as error:
-                why = error
+            except ClientGone:
+                raise
+            except Exception as error:  # noqa: BLE001 - as in `_guarded`; here the answer may have begun
+                why = _told(error, request)
             except asyncio.CancelledError:
                 if turn.expelled is None:  # the client has left
                     self._tally.add("abandoned")
@@ -315,17 +333,18 @@ class Gateway:
             self._tally.add("tokens", used.cached or 0, backend=backend, kind="cached")
 
 
-def _ours(error: AgentRMError) -> Refused:
-    """Raises the error itself if it is none that a client can do anything about."""
-    why = refused(error)
-    if why is None:
-        raise error
-    return why
+def _told(error: Exception, request: web.Request) -> Refused:
+    """What the client is told about an error of ours, or of anybody's."""
+    if (why := refused(error)) is None:
+        _log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return why or FAULT
 
 
 def _models_in(reply: Reply) -> list[dict[str, Any]]:
     try:
-        data = json.loads(reply.body)["data"] if reply.status == 200 else []
+        data = plain_json(reply.body)["data"] if reply.status == 200 else []
     except (ValueError, KeyError, TypeError):  # an engine that lists none
+        return []
+    if not isinstance(data, list):
         return []
     return [cast("dict[str, Any]", one) for one in data if isinstance(one, dict) and isinstance(one.get("id"), str)]

@@ -19,6 +19,8 @@ _TO_ENGINE = ("traceparent", "tracestate", "x-request-id", "x-session-id", "user
 _TO_CLIENT = ("content-type", "content-encoding", "x-request-id", "retry-after", "retry-after-ms")
 _ADMIN_LIMIT_S = 30.0
 """For orders to an engine, such as writing a program's state to a file."""
+_MOST_BYTES = 16_000_000
+"""Of what an engine says of itself."""
 
 
 def session(connect_s: float) -> aiohttp.ClientSession:
@@ -49,7 +51,7 @@ class Engine:
             async with self._session.request(
                 method, self.root + path, data=data, headers=self._headers(None), timeout=limit, allow_redirects=False
             ) as answer:
-                return Reply(answer.status, await answer.read())
+                return Reply(answer.status, await _bounded(answer))
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise TransportError(f"{method} {self.root}{path}: {type(error).__name__} {error}".strip()) from error
 
@@ -69,6 +71,18 @@ class Engine:
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
         return headers
+
+
+async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
+    """Raises aiohttp.ClientPayloadError for what no engine has to say about itself."""
+    parts, size = [], 0
+    async for data in answer.content.iter_any():
+        size += len(data)
+        if size > _MOST_BYTES:
+            answer.close()
+            raise aiohttp.ClientPayloadError(f"it says more than {_MOST_BYTES} bytes")
+        parts.append(data)
+    return b"".join(parts)
 
 
 def passed_back(answer: aiohttp.ClientResponse, backend: str) -> CIMultiDict[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from agentrm.programs.backends.poll import poll
 from agentrm.programs.backends.protocol import (
+    MOST_TOKENS,
     UNKNOWN,
     Backend,
     Capabilities,
@@ -21,6 +22,7 @@ from agentrm.programs.backends.protocol import (
 from agentrm.programs.backends.registry import kinds, load
 
 __all__ = [
+    "MOST_TOKENS",
     "UNKNOWN",
     "Backend",
     "Capabilities",

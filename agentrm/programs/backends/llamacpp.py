@@ -171,7 +171,7 @@ def _contexts(slots: Reply) -> list[int] | None:
         return None
     try:
         return [int(slot["n_ctx"]) for slot in json.loads(slots.body)]
-    except (ValueError, TypeError, KeyError):  # an answer of another shape says nothing
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):  # an answer of another shape says nothing
         return None
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from agentrm.programs.backends.protocol import UNKNOWN, Backend, Signals, TransportError
+from agentrm.programs.backends.protocol import UNKNOWN, Backend, Signals, TransportError, believable
 
 __all__ = ["poll"]
 
@@ -27,7 +27,7 @@ async def poll(backends: Iterable[Backend], limit_s: float) -> dict[str, Signals
 
 async def _ask(backend: Backend) -> Signals:
     try:
-        return await backend.signals()
+        return believable(await backend.signals())
     except TransportError:
         return UNKNOWN
     except Exception:  # noqa: BLE001 - a stranger's backend that fails is one that is not known, and never stops the others

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 __all__ = [
+    "MOST_TOKENS",
     "UNKNOWN",
     "Backend",
     "Capabilities",
@@ -21,6 +22,12 @@ __all__ = [
     "TransportError",
     "Usage",
 ]
+
+
+MOST_TOKENS = 1_000_000_000
+"""Of one request or reply. What says more than that is not believed."""
+MOST_CAPACITY = 10**15
+"""Tokens of an engine's memory: far above any real one."""
 
 
 class TransportError(Exception):
@@ -62,6 +69,28 @@ class Signals:
     query_tokens: int | None = None
     preempted: int | None = None
     engines: int | None = None
+
+
+def believable(said: Signals) -> Signals:
+    """The same without what cannot be, which is unknown then: negative counts, shares beyond 1, a memory of no tokens
+    or of more than there are."""
+
+    def count(value: int | None, least: int = 0) -> int | None:
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        return value if whole and value is not None and least <= value <= MOST_CAPACITY else None
+
+    used = said.kv_used
+    return Signals(
+        healthy=said.healthy,
+        running=count(said.running),
+        waiting=count(said.waiting),
+        kv_used=used if used is not None and 0 <= used <= 1 else None,
+        capacity=count(said.capacity, 1),
+        hit_tokens=count(said.hit_tokens),
+        query_tokens=count(said.query_tokens),
+        preempted=count(said.preempted),
+        engines=count(said.engines, 1),
+    )
 
 
 UNKNOWN = Signals(healthy=False)
@@ -177,6 +206,6 @@ def openai_usage(reply: Mapping[str, Any]) -> Usage | None:
 def _count(values: Mapping[str, Any], *names: str) -> int | None:
     for name in names:
         value = values.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS:
             return value
     return None

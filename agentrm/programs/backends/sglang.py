@@ -45,7 +45,7 @@ class SGLang(Backend):
             return None
         try:
             stated = json.loads(reply.body).get("max_total_num_tokens")
-        except (ValueError, AttributeError):  # an answer of another shape says nothing
+        except (ValueError, AttributeError, RecursionError):  # an answer of another shape says nothing
             return None
         return stated if isinstance(stated, int) and stated > 0 else None
 

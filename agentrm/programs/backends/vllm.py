@@ -71,12 +71,15 @@ def _capacity(configs: list[Sample], engines: int) -> int | None:
         return None
     total = 0
     for config in configs:
-        size = config.labels.get("kv_cache_size_tokens", "")
-        block, blocks = config.labels.get("block_size", ""), config.labels.get("num_gpu_blocks", "")
-        if size.isdecimal() and int(size):
-            total += int(size)
-        elif block.isdecimal() and blocks.isdecimal() and int(block) * int(blocks):
-            total += int(block) * int(blocks)
-        else:
+        size, block, blocks = (
+            _whole(config.labels.get(name, "")) for name in ("kv_cache_size_tokens", "block_size", "num_gpu_blocks")
+        )
+        if not (size or block * blocks):
             return None
+        total += size or block * blocks
     return total
+
+
+def _whole(text: str) -> int:
+    """A whole number; 0 for what is none, or has more digits than any engine's memory."""
+    return int(text) if text.isdecimal() and len(text) <= 15 else 0

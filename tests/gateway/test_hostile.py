@@ -1,0 +1,317 @@
+"""Clients and engines that break every rule: each gets an answer in OpenAI's form, and nothing of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from agentrm import ConfigError
+from agentrm.config import load
+from agentrm.gateway import Gateway
+from tests.gateway.engines import DONE, Call, Engine, ask, body, client, gateway, nothing_left, said
+
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+COMPLETIONS = "/v1/chat/completions"
+
+
+async def raw(made: Gateway, data: bytes, *headers: str, method: str = "POST", path: str = COMPLETIONS) -> tuple[int, Any]:
+    """Sends these very bytes; the status and what was answered, which has to be JSON or a stream."""
+    host, port = made.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Content-Length: {len(data)}", "Connection: close", *headers]
+    writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + data)
+    answer = await reader.read()
+    writer.close()
+    head, _, text = answer.partition(b"\r\n\r\n")
+    streamed = b"text/event-stream" in head
+    return int(head.split()[1]), text if streamed else json.loads(text)
+
+
+def words(**more: Any) -> bytes:
+    return json.dumps(body(**more)).encode()
+
+
+# --- clients ---
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 5000])
+async def test_numbers_that_json_does_not_have_are_refused_and_never_sent_on(number: str) -> None:
+    async with gateway(engine := Engine()) as made:
+        status, answer = await raw(made, words(temperature=0.5).replace(b"0.5", number.encode()))
+        assert status == 400 and answer["error"]["code"] == "invalid_json"
+        assert not engine.calls
+        nothing_left(made)
+
+
+async def test_nesting_of_any_depth_is_passed_on_or_refused() -> None:
+    def list_of(depth: int) -> bytes:
+        return b"[" * depth + b"]" * depth
+
+    def map_of(depth: int) -> bytes:
+        return b'{"a":' * depth + b"1" + b"}" * depth
+
+    async with gateway(Engine()) as made:
+        for depth in (10, 300, *range(900, 1010, 7), 100_000):
+            for nested in (list_of(depth), map_of(depth)):
+                for data in (
+                    b'{"messages":' + nested + b"}",
+                    b'{"other":' + nested + b"}",
+                    b'{"messages":[{"role":"system","content":' + nested + b"}]}",
+                ):
+                    status, answer = await raw(made, data)
+                    assert status == 200 or (status == 400 and answer["error"]["code"] == "invalid_json"), depth
+            assert (await raw(made, b'{"program_id":' + list_of(depth) + b"}", path="/programs/release"))[0] == 400
+        nothing_left(made)
+
+
+FIELDS = ["model", "messages", "stream", "stream_options", "extra_body", "program_id", "user", "max_tokens", "tools", "input"]
+VALUES: list[Any] = [
+    None, True, 0, -1, 1.5, 10**30, "", "x" * 600, "\ud800", "a\nb\0", [], [1], [None], [[]], {}, {"a": 1},
+    [{"role": 1, "content": {}}], [{"role": ["system"]}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+async def test_any_value_in_any_field_is_passed_on_or_refused(field: str) -> None:
+    async with gateway(Engine(), Engine(), each={"kind": "llamacpp"}) as made:
+        for value in VALUES:
+            status, answer = await raw(made, words(**{field: value}))
+            assert status == 200 or (status in (400, 404) and answer["error"]["message"]), value
+        nothing_left(made)
+
+
+@pytest.mark.parametrize("header", ["Authorization: Bearer \xff", "Api-Key: \xff", "Authorization: \xff \xff"])
+async def test_a_key_of_any_bytes_is_looked_up(header: str) -> None:
+    keys = {"a": {"sha256": sha256(b"good").hexdigest()}, "b": {"sha256": sha256(b"\xfe").hexdigest()}}
+    async with gateway(Engine(), keys=keys) as made:
+        status, answer = await raw(made, words(), header)
+        assert status == 401 and answer["error"]["code"] in ("invalid_api_key", "missing_api_key")
+        assert (await raw(made, words(), "Authorization: Bearer \xfe"))[0] == 200
+
+
+async def test_a_body_that_does_not_decode_is_refused() -> None:
+    async with gateway(Engine()) as made:
+        status, answer = await raw(made, words(), "Content-Encoding: gzip")
+        assert status == 400 and "decode" in answer["error"]["message"]
+        assert (await raw(made, gzip.compress(words()), "Content-Encoding: gzip"))[0] == 200
+        nothing_left(made)
+
+
+async def test_a_small_body_that_unpacks_to_a_huge_one_is_too_large() -> None:
+    bomb = gzip.compress(b"[" * 3_000_000)
+    async with gateway(Engine(), max_request_bytes=100_000) as made:
+        status, answer = await raw(made, bomb, "Content-Encoding: gzip")
+        assert status == 413 and "gateway.max_request_bytes" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "method,path,status",
+    [("GET", "/", 404), ("POST", "/v1/embeddings", 404), ("GET", COMPLETIONS, 405), ("DELETE", "/programs", 405)],
+)
+async def test_what_is_not_served_is_said_in_the_form_of_openais_errors(method: str, path: str, status: int) -> None:
+    async with gateway(Engine()) as made:
+        got, answer = await raw(made, b"", method=method, path=path)
+        assert got == status and answer["error"]["type"] == "invalid_request_error"
+        assert ("POST" if path == COMPLETIONS else path) in answer["error"]["message"]
+
+
+async def test_a_fault_of_the_gateways_own_is_told_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with gateway(Engine()) as made:
+
+        def fails(*_: object) -> None:
+            raise RuntimeError("a secret of the machine")
+
+        monkeypatch.setattr(made._desk, "admit", fails)
+        status, answer = await raw(made, words())
+        assert status == 500 and answer["error"]["code"] == "internal" and "secret" not in str(answer)
+        assert "a secret of the machine" in caplog.text
+
+
+async def test_a_fault_behind_an_answer_that_has_begun_ends_it_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begins(call: Call) -> web.StreamResponse:
+        return await call.stream(said("two"), said(" words"), DONE)
+
+    async with gateway(Engine(begins)) as made:
+
+        def fails(*_: object) -> None:
+            raise RuntimeError
+
+        monkeypatch.setattr(made._desk.groups[0], "progress", fails)
+        monkeypatch.setattr(made._relay, "_first", lambda turn: None)
+        status, text = await ask(made, stream=True)
+        assert "internal" in text and status in (200, 500)
+        nothing_left(made)
+
+
+# --- engines ---
+
+
+class Bytes:
+    """An engine that says these very bytes to every call, and is well otherwise."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer, self.port = answer, 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def kill(self) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"POST"):
+            length = next(line for line in head.lower().splitlines() if line.startswith(b"content-length"))
+            await reader.readexactly(int(length.split(b":")[1]))
+        writer.write(self.answer if head.startswith(b"POST") else reply(b"{}"))
+        writer.close()
+
+
+def reply(data: bytes, *headers: str, status: str = "200 OK", kind: str = "application/json") -> bytes:
+    lines = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(data)}", "Connection: close", *headers]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + data
+
+
+@asynccontextmanager
+async def before(answer: bytes, **settings: Any) -> AsyncIterator[tuple[Gateway, Bytes]]:
+    engine = Bytes(answer)
+    await engine.start()
+    async with gateway(engine, **settings) as made:  # type: ignore[arg-type]
+        yield made, engine
+
+
+def using(**usage: Any) -> bytes:
+    return json.dumps({"choices": [], "usage": usage}).encode()
+
+
+@pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Elsewhere", "304 Not Modified", "101 Switching"])
+async def test_an_engine_that_sends_the_call_elsewhere_has_failed(status: str) -> None:
+    async with before(reply(b"", "Location: http://127.0.0.1:1/", status=status)) as (made, _):
+        got, text = await ask(made)
+        assert got == 502 and "gateway.backends.a.url" in json.loads(text)["error"]["message"]
+        nothing_left(made)
+
+
+@pytest.mark.parametrize("answer", [b"", b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\n", reply(b"{}", status="99 Odd"), b"HTTP/1.1 100 Continue\r\n\r\n" * 50])
+async def test_an_engine_that_speaks_no_http_has_failed(answer: bytes) -> None:
+    async with before(answer) as (made, _):
+        status, text = await ask(made)
+        assert status == 502 and json.loads(text)["error"]["code"] == "engine_failed"
+        nothing_left(made)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"prompt_tokens": 10**30, "completion_tokens": 1},
+        {"prompt_tokens": 10**12, "completion_tokens": 10**12},
+        {"prompt_tokens": 10**9, "completion_tokens": 10**9, "prompt_tokens_details": {"cached_tokens": 10**30}},
+        {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 10**9}},
+        {"prompt_tokens": -5, "completion_tokens": 1.5, "prompt_tokens_details": [1]},
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_usage_that_cannot_be_spoils_neither_the_answer_nor_later_calls(usage: dict[str, Any], stream: bool) -> None:
+    data = b"data: " + using(**usage) + b"\n\n" if stream else using(**usage)
+    kind = "text/event-stream" if stream else "application/json"
+    async with before(reply(data, kind=kind), each={"kv_tokens": 100_000}) as (made, engine):
+        assert (await ask(made, stream=stream, program_id="p"))[0] == 200
+        engine.answer = reply(using(prompt_tokens=20, completion_tokens=2))
+        for program in ("p", "q", "r"):
+            assert (await asyncio.wait_for(ask(made, program_id=program), 20))[0] == 200
+        nothing_left(made)
+
+
+async def test_deep_nesting_in_an_answer_is_passed_on() -> None:
+    deep = b"[" * 100_000
+    async with before(reply(deep)) as (made, engine):
+        assert await ask(made) == (200, deep.decode())
+        event = b'data: {"usage": {"a": ' + deep + b"\n\n"
+        engine.answer = reply(event, kind="text/event-stream")
+        assert await ask(made, stream=True) == (200, event.decode())
+        nothing_left(made)
+
+
+LIES: list[tuple[str, dict[str, str | int]]] = [
+    ("sglang", {"/metrics": "sglang:num_running_reqs -1\nsglang:token_usage 7\nsglang:max_total_num_tokens -5\n"}),
+    ("sglang", {"/metrics": "sglang:num_running_reqs 1\nsglang:max_total_num_tokens 1e300\n"}),
+    ("sglang", {"/metrics": 404, "/server_info": '{"max_total_num_tokens": true}'}),
+    ("sglang", {"/metrics": 404, "/server_info": '{"max_total_num_tokens": ' + "9" * 400 + "}"}),
+    ("sglang", {"/metrics": 404, "/server_info": "[" * 100_000}),
+    ("llamacpp", {"/slots": '[{"n_ctx": -5}]'}),
+    ("llamacpp", {"/slots": '[{"n_ctx": 1e999}]'}),
+    ("llamacpp", {"/slots": '[{"n_ctx": 1e300}]'}),
+    ("llamacpp", {"/slots": "[" * 100_000}),
+    ("vllm", {"/metrics": 'vllm:cache_config_info{block_size="16",num_gpu_blocks="%s"} 1\n' % ("9" * 5000)}),
+    ("vllm", {"/metrics": 'vllm:kv_cache_usage_perc 1e999\nvllm:num_requests_running 1e300\n'}),
+]
+
+
+@pytest.mark.parametrize("kind,pages", LIES)
+async def test_an_engine_that_lies_about_itself_is_used_as_one_that_says_nothing(
+    kind: str, pages: dict[str, str | int]
+) -> None:
+    engine = Engine(pages={"/health": "ok", **pages})
+    async with gateway(engine, each={"kind": kind}) as made, client(made) as session:
+        assert (await asyncio.wait_for(ask(made, program_id="p"), 20))[0] == 200
+        (place,) = made._places.all.values()
+        assert place.up and place.capacity is None
+        async with session.get("/metrics") as answer:
+            assert answer.status == 200 and "e+" not in await answer.text()
+
+
+@pytest.mark.parametrize("listed", ["[" * 100_000, '{"data": 5}', '{"data": {"a": 1}}', '{"data": [{"id": NaN}]}', "\0"])
+async def test_a_list_of_models_that_is_none_lists_none(listed: str) -> None:
+    async with gateway(Engine(pages={"/v1/models": listed}), Engine()) as made, client(made) as session:
+        async with session.get("/v1/models") as answer:
+            assert [one["id"] for one in (await answer.json())["data"]] == ["m"]
+
+
+async def test_an_engine_that_never_stops_to_speak_of_itself_is_down_and_fills_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agentrm.gateway.upstream._MOST_BYTES", 1000)
+    engine = Engine(pages={"/v1/models": "x" * 2000})
+    async with gateway(engine) as made, client(made) as session:
+        async with session.get("/ready") as answer:
+            assert answer.status == 503
+
+
+# --- configurations ---
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:99999", "http://127.0.0.1:0", "http://user:word@127.0.0.1", "http://127.0.0.1/v1?key=1",
+        "http://127.0.0.1/#a", "http://[::1", "http://a b", "http://a/b c", "http://", "ftp://a", "http://a/\u2028",
+    ],
+)  # fmt: skip
+def test_an_address_that_no_engine_can_have_is_refused_by_its_key(url: str) -> None:
+    with pytest.raises(ConfigError, match="gateway.backends.a.url"):
+        load({"gateway": {"backends": {"a": {"url": url}}}})
+
+
+def test_names_and_keys_that_can_stand_in_no_header_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="gateway.backends"):
+        load({"gateway": {"backends": {"a\nb": {"url": "http://a"}}}})
+    monkeypatch.setenv("ENGINE_KEY", "hidden\r\nwords")
+    config = load({"gateway": {"port": 0, "backends": {"a": {"url": "http://a", "api_key_env": "ENGINE_KEY"}}}})
+    with pytest.raises(ConfigError, match="api_key_env") as refused:
+        asyncio.run(Gateway(config).start())
+    assert "hidden" not in str(refused.value)
