@@ -8,7 +8,6 @@ the environment's files is `/work` in the container, its ports are published on 
 from __future__ import annotations
 
 import os
-import select
 import shlex
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import Any
 from agentrm.errors import AgentRMError, ConfigError
 from agentrm.tools.local import disk_bytes, remove_folder
 from agentrm.tools.place import Completed, Place, Usage
-from agentrm.tools.processes import MARK
+from agentrm.tools.processes import MARK, readable
 
 __all__ = ["DockerProvider"]
 
@@ -40,9 +39,9 @@ class DockerProvider:
     left behind is found by it."""
 
     def __init__(self) -> None:
+        """Asks the engine which version it speaks. Raises AgentRMError if it is not there, or its SDK is not."""
         self._runs = count(1)
-        self._lock = threading.Lock()
-        self._made: Any = None
+        self._client = _client()
 
     def create(self, place: Place) -> None:
         image = place.options.get("image")
@@ -65,7 +64,7 @@ class DockerProvider:
             for ours, theirs in (("memory", "mem_limit"), ("network_mode", "network_mode"))
             if ours in place.options
         }
-        client = self._client()
+        client = self._client
         try:
             container = client.containers.create(image, **asked)
         except _errors().ImageNotFound:
@@ -75,17 +74,17 @@ class DockerProvider:
 
     def remove(self, place: Place) -> None:
         with suppress(_errors().NotFound):
-            self._client().containers.get(place.id).remove(force=True, v=True)
+            self._client.containers.get(place.id).remove(force=True, v=True)
         remove_folder(place.folder)
 
     def is_there(self, place: Place) -> bool:
         try:
-            return bool(self._client().containers.get(place.id).status == "running")
+            return bool(self._client.containers.get(place.id).status == "running")
         except _errors().NotFound:
             return False
 
     def run(self, place: Place, words: Sequence[str], timeout_s: float | None, stop_fd: int) -> Completed:
-        api, run, began = self._client().api, f"{place.id}/{next(self._runs)}", time.monotonic()
+        api, run, began = self._client.api, f"{place.id}/{next(self._runs)}", time.monotonic()
         exec_id = self._exec(place, words, run)
         got: list[tuple[bytes | None, bytes | None]] = []
         failed: list[Exception] = []
@@ -101,11 +100,7 @@ class DockerProvider:
 
         threading.Thread(target=read, name="agentrm-docker-exec", daemon=True).start()
         try:
-            poll = select.poll()
-            poll.register(reading, select.POLLIN | select.POLLHUP)
-            if stop_fd >= 0:
-                poll.register(stop_fd, select.POLLIN)
-            ready = {fd for fd, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
+            ready = readable((reading, stop_fd), timeout_s)
             timed_out = not ready
             self._end_run(place, run, "TERM" if place.grace_s else "KILL")
             over = reading in ready or _closed(reading, place.grace_s)
@@ -122,10 +117,10 @@ class DockerProvider:
         return Completed(-9 if code is None else int(code), _text(out), _text(err), timed_out, took)
 
     def serve(self, place: Place, words: Sequence[str]) -> None:
-        self._client().api.exec_start(self._exec(place, words, f"{place.id}/0"), detach=True)
+        self._client.api.exec_start(self._exec(place, words, f"{place.id}/0"), detach=True)
 
     def usage(self, place: Place) -> Usage:
-        client = self._client()
+        client = self._client
         try:
             container = client.containers.get(place.id)
             top = container.top()["Processes"] or [] if container.status == "running" else []
@@ -137,29 +132,25 @@ class DockerProvider:
 
     def _exec(self, place: Place, words: Sequence[str], run: str) -> str:
         variables = {**place.variables, MARK: place.id, RUN: run}
-        made = self._client().api.exec_create(place.id, place.filled(words), environment=variables, workdir=WORK)
+        made = self._client.api.exec_create(place.id, place.filled(words), environment=variables, workdir=WORK)
         return str(made["Id"])
 
     def _end_run(self, place: Place, run: str, name: str) -> None:
         """Ends what the run started, in the container, where its processes are."""
-        self._client().containers.get(place.id).exec_run(["sh", "-c", _END_RUN, "sh", run, name])
+        self._client.containers.get(place.id).exec_run(["sh", "-c", _END_RUN, "sh", run, name])
 
-    def _client(self) -> Any:
-        with self._lock:
-            if self._made is None:
-                try:
-                    self._made = _docker().from_env()
-                except _errors().DockerException as error:
-                    raise AgentRMError(
-                        f"Docker's engine can't be reached ({error}): start it, or say in DOCKER_HOST where it is"
-                    ) from error
-            return self._made
+
+def _client() -> Any:
+    try:
+        return _docker().from_env()
+    except _errors().DockerException as error:
+        raise AgentRMError(
+            f"Docker's engine can't be reached ({error}): start it, or say in DOCKER_HOST where it is"
+        ) from error
 
 
 def _closed(reading: int, within_s: float) -> bool:
-    poll = select.poll()
-    poll.register(reading, select.POLLIN | select.POLLHUP)
-    return bool(poll.poll(within_s * 1000))
+    return bool(readable((reading,), within_s))
 
 
 def _docker() -> Any:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from agentrm.errors import ConfigError
 from agentrm.threads import Signal, Work, borrow
 from agentrm.tools.errors import EnvironmentEnded
 from agentrm.tools.place import Completed, Place, Provider, Usage
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Environment", "State"]
 
+LONGEST_S = 10**9
 State = Literal["queued", "preparing", "ready", "failed", "ended"]
 
 
@@ -91,11 +93,14 @@ class Environment:
     def run(self, words: Sequence[str], timeout: float | None = None) -> Completed:
         """Runs a command in it, blocking this thread. `$NAME` in a word stands for one of its variables. After
         `timeout` seconds the command is ended, politely first. When this returns nothing runs any more that the command
-        started. Raises EnvironmentEnded if the program has ended, and whatever starting the command raises."""
+        started. Raises EnvironmentEnded if the program has ended, ConfigError for what is no command or no time, and
+        whatever starting the command raises."""
+        _check(words, timeout)
         return self._run(words, timeout, *self._stoppable())
 
     async def run_async(self, words: Sequence[str], timeout: float | None = None) -> Completed:
         """`run` without blocking the loop. When it is cancelled, the command is ended before it goes on."""
+        _check(words, timeout)
         reading, writing = self._stoppable()
         over, worker = Signal(), borrow()
         work = Work(lambda: self._run(words, timeout, reading, writing), over.set, worker.give_back)
@@ -157,6 +162,13 @@ class Environment:
         with self._lock:
             if writing in self._stops:
                 _poke(writing)
+
+
+def _check(words: Sequence[str], timeout: float | None) -> None:
+    if isinstance(words, str) or not words or not all(isinstance(word, str) for word in words):
+        raise ConfigError("words", words, 'a list of at least one word, such as ["sh", "-c", "..."]')
+    if timeout is not None and not (isinstance(timeout, (int, float)) and 0 <= timeout <= LONGEST_S):
+        raise ConfigError("timeout", timeout, f"seconds from 0 to {LONGEST_S}, or None: no limit")
 
 
 def _poke(writing: int) -> None:

@@ -93,6 +93,10 @@ class Environments:
                 self._providers[one.provider] = load_provider(one.provider, key=f"environments.kinds.{kind}.provider")
         self.home = default_home() if settings.home is None else Path(settings.home).expanduser().absolute()
         self._journal = Journal(self.home)
+        try:
+            self._journal.open()
+        except OSError as error:
+            raise ConfigError("environments.home", str(self.home), f"a folder that can be used ({error})") from error
         self._owner = this_process()
         self._making = making or self._make_in_thread
         self._lock = threading.RLock()

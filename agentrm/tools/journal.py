@@ -52,13 +52,17 @@ class Journal:
         self._folder = home / "journal"
         self._disk = Disk()
 
+    def open(self) -> None:
+        """Makes its folder. Raises OSError if there can be none."""
+        self._disk.make_folder(self._folder, durable=True)
+
     def folder_of(self, id: str) -> Path:
         """Where the environment's own folder is, or would be."""
         return self.home / "places" / id
 
     def write(self, entry: Entry) -> None:
         """All of the entry or nothing. Raises OSError if it can't be written; nothing may be made then."""
-        self._disk.make_folder(self._folder, durable=True)
+        self.open()
         known = asdict(replace(entry, place=replace(entry.place, variables={})))  # they may hold secrets
         data = json.dumps({**known, "version": VERSION}, default=str).encode()
         path, fd = self._unfinished(entry)

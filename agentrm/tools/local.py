@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from agentrm.tools.place import Completed, Place, Usage
-from agentrm.tools.processes import end, listening_ports, marked, start, wait_exit
+from agentrm.tools.processes import end, listening_ports, marked, start, wait_exit, wait_unborn
 
 __all__ = ["LocalProvider", "disk_bytes", "remove_folder"]
 
@@ -46,7 +47,9 @@ class LocalProvider:
         end(lambda: marked({place.id}), place.grace_s, *servers)
         for server in servers:
             server.wait()
-        remove_folder(place.folder)
+        remove_folder(place.folder)  # from here on none can begin in it
+        if wait_unborn(place.id, place.folder):
+            end(lambda: marked({place.id}), 0.0)
 
     def is_there(self, place: Place) -> bool:
         return place.files.is_dir() and all(one.poll() is None for one in self._servers.get(place.id, ()))
@@ -98,26 +101,50 @@ def _text(file: IO[bytes]) -> str:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Bytes that the files below a folder take up on the disk. What disappears meanwhile does not count."""
-    total = 0
-    for path, _, names in os.walk(folder):
-        for name in (*names, "."):
-            with suppress(OSError):
-                total += os.lstat(os.path.join(path, name)).st_blocks * 512
+    """Bytes that the files below a folder take up on the disk. What disappears meanwhile does not count, nor what lies
+    too deep to be named."""
+    total, waiting = 0, [os.fspath(folder)]
+    while waiting:
+        one = waiting.pop()
+        with suppress(OSError):
+            total += os.lstat(one).st_blocks * 512
+            with os.scandir(one) as found:
+                for entry in found:
+                    with suppress(OSError):
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting.append(entry.path)
+                        else:
+                            total += entry.stat(follow_symlinks=False).st_blocks * 512
     return total
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder and all below it, also what was made read-only. Raises OSError for what can't be removed."""
-    with suppress(FileNotFoundError, PermissionError):
-        shutil.rmtree(folder)
-    if not folder.exists():
+    """Removes a folder and all below it, also what was made read-only or lies thousands of levels deep; of a link the
+    link alone. Raises OSError for what can't be removed."""
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
         return
-    os.chmod(folder, stat.S_IRWXU)
-    for path, folders, _ in os.walk(folder):
-        for name in folders:
-            one = os.path.join(path, name)
-            if not os.path.islink(one):
-                os.chmod(one, stat.S_IRWXU)
-    with suppress(FileNotFoundError):
+    with suppress(OSError, RecursionError):
         shutil.rmtree(folder)
+    with suppress(FileNotFoundError):
+        _flatten(folder)
+        shutil.rmtree(folder)
+
+
+def _flatten(folder: Path) -> None:
+    """Opens everything below to us and moves folders up, so that no path gets long."""
+    os.chmod(folder, stat.S_IRWXU)
+    waiting = [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    while waiting:
+        one = waiting.pop()
+        with suppress(FileNotFoundError):  # somebody else removes it at the same time
+            os.chmod(one, stat.S_IRWXU)
+            for entry in os.scandir(one):
+                if entry.is_dir(follow_symlinks=False):
+                    os.chmod(entry.path, stat.S_IRWXU)  # else it can't be moved
+                    above = os.path.join(folder, f".{uuid.uuid4().hex}")
+                    os.rename(entry.path, above)
+                    waiting.append(above)
+                else:
+                    os.unlink(entry.path)
+            os.rmdir(one)

@@ -5,6 +5,9 @@ number of the run, behind those of the environment that its owner itself runs in
 too that left the process group, lost their parent, or outlived their owner. A signal goes through a descriptor of the
 very process that was looked at (pidfd), so a process id that was given to somebody else in between is never hit.
 
+A process shows its mark from its exec on. One that was forked and has not got that far when its starter is killed is
+told by its folder, which it enters first: `wait_unborn`.
+
 Needs Linux's /proc for that. Elsewhere only the process group of each command is known.
 """
 
@@ -23,10 +26,13 @@ from typing import IO
 
 from agentrm.core.kernel import process_started
 
-__all__ = ["Marked", "end", "listening_ports", "marked", "start", "wait_exit"]
+__all__ = ["Marked", "end", "listening_ports", "marked", "readable", "start", "wait_exit", "wait_unborn"]
 
 MARK = "AGENTRM_ENVIRONMENT"
 LINUX = sys.platform == "linux"
+UNBORN_S = 1.0
+_LONGEST_POLL_S = 2_000_000.0
+"""The system counts no longer wait (its milliseconds have 31 bits)."""
 _ROUNDS = 100
 """Times that processes are looked for again, because those that were ended had started others."""
 
@@ -69,31 +75,71 @@ def marked(environments: Collection[str]) -> list[Marked]:
     """All live processes of these environments that this user may look at."""
     if not LINUX or not environments:
         return []
-    mark = f"{MARK}=".encode()
     found = []
     for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry.name}/environ", "rb") as file:
-                block = file.read()
-        except OSError:  # it ended, or is somebody else's
-            continue
-        if mark not in block:
-            continue
-        for item in block.split(b"\0"):
-            if item.startswith(mark):
-                for environment, run in _marks(item[len(mark) :].decode("utf-8", "replace")):
+        if entry.name.isdigit():
+            with suppress(OSError):  # it ended, or is somebody else's
+                for environment, run in _marks(entry.name):
                     if environment in environments:
                         pid = int(entry.name)
                         found.append(Marked(pid, process_started(pid), environment, run))
     return [one for one in found if one.started]
 
 
-def _marks(value: str) -> list[tuple[str, int]]:
-    """The environments, the outermost first, and their runs; what is no mark of ours is none."""
-    parts = [word.rpartition("/") for word in value.split(" ")]
+def wait_unborn(environment: str, folder: str | os.PathLike[str]) -> bool:
+    """Waits, a second at most, for processes that stand in or below the environment's folder without its mark, until
+    they show it, as those do that were just being started, or are gone. Whether there were any. Somebody's shell may
+    stand there too: it is left alone."""
+    real, until = os.path.realpath(folder), time.monotonic() + UNBORN_S
+    found = left = _unmarked_in(real, environment)
+    while left and time.monotonic() < until:
+        _glance()
+        left = found & _unmarked_in(real, environment)
+    return bool(found)
+
+
+def _unmarked_in(folder: str, environment: str) -> set[int]:
+    found = set()
+    for entry in os.scandir("/proc") if LINUX else ():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it ended, or is somebody else's
+                at = os.readlink(f"/proc/{entry.name}/cwd")  # with " (deleted)" behind what was removed
+                if f"{at.removesuffix(' (deleted)')}/".startswith(f"{folder}/"):
+                    if environment not in dict(_marks(entry.name)):
+                        found.add(int(entry.name))
+    return found
+
+
+def _glance() -> None:
+    """Nothing tells when a process reaches its exec."""
+    time.sleep(0.002)
+
+
+def _marks(pid: str) -> list[tuple[str, int]]:
+    """The environments of a process, the outermost first, and their runs; what is no mark of ours is none."""
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        block = file.read()
+    start = f"{MARK}=".encode()
+    if start not in block:
+        return []
+    values = [item[len(start) :].decode("utf-8", "replace") for item in block.split(b"\0") if item.startswith(start)]
+    parts = [word.rpartition("/") for value in values for word in value.split(" ")]
     return [(environment, int(run)) for environment, _, run in parts if environment and run.isdigit()]
+
+
+def readable(fds: Collection[int], timeout_s: float | None) -> set[int]:
+    """Those of the descriptors (negative ones do not count) that have become readable, or whose other end is closed;
+    waits for the first, `timeout_s` seconds at most."""
+    poll = select.poll()
+    for fd in fds:
+        if fd >= 0:
+            poll.register(fd, select.POLLIN | select.POLLHUP)
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left = _LONGEST_POLL_S if until is None else min(_LONGEST_POLL_S, max(0.0, until - time.monotonic()))
+        ready = {fd for fd, _ in poll.poll(left * 1000)}
+        if ready or left < _LONGEST_POLL_S:
+            return ready
 
 
 def wait_exit(process: subprocess.Popen[bytes], timeout_s: float | None, stop_fd: int = -1) -> bool:
@@ -107,12 +153,7 @@ def wait_exit(process: subprocess.Popen[bytes], timeout_s: float | None, stop_fd
         return True
     fd = os.pidfd_open(process.pid)
     try:
-        poll = select.poll()
-        poll.register(fd, select.POLLIN)
-        if stop_fd >= 0:
-            poll.register(stop_fd, select.POLLIN)
-        ready = poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000)
-        return any(descriptor == fd for descriptor, _ in ready)
+        return fd in readable((fd, stop_fd), timeout_s)
     finally:
         os.close(fd)
 
@@ -187,9 +228,7 @@ def _wait_gone(processes: list[Marked], timeout_s: float) -> None:
     for one in processes:
         fd = _open(one)
         if fd is not None:
-            poll = select.poll()
-            poll.register(fd, select.POLLIN)
-            poll.poll(max(0.0, until - time.monotonic()) * 1000)
+            readable((fd,), until - time.monotonic())
             os.close(fd)
 
 

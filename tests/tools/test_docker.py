@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,8 +55,18 @@ def test_a_container_lives_as_long_as_its_program(engine: Engine, tmp_path: Path
 def test_a_command_that_runs_too_long_is_ended_in_the_container(engine: Engine, tmp_path: Path) -> None:
     with boxes(tmp_path) as rm:
         box = rm.environments.get("p", "box")
-        done = box.run(["sh", "-c", "trap '' TERM; echo began; while :; do sleep 0.05; done"], timeout=0.3)
-        assert done.timed_out and done.returncode == 128 + 9 and done.stdout == "began\n"
+        assert box.run(["sh", "-c", "while :; do sleep 0.05; done"], timeout=0.1).timed_out
+
+
+def test_a_command_that_is_deaf_is_killed_in_the_container_and_its_output_kept(engine: Engine, tmp_path: Path) -> None:
+    with boxes(tmp_path) as rm, ThreadPoolExecutor() as pool:
+        box = rm.environments.get("p", "box")
+        deaf = "trap '' TERM; echo began; touch deaf; while :; do sleep 0.05; done"
+        running = pool.submit(box.run, ["sh", "-c", deaf])
+        until((box.files / "deaf").exists)
+        box.stop()
+        done = running.result()
+        assert not done.timed_out and done.returncode == 128 + 9 and done.stdout == "began\n"
 
 
 def test_a_command_that_the_engine_does_not_start_raises_why(engine: Engine, tmp_path: Path) -> None:
@@ -102,7 +113,23 @@ def test_an_image_must_be_named(engine: Engine, tmp_path: Path) -> None:
 def test_an_engine_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
     with boxes(tmp_path, options={"image": "any"}) as rm, pytest.raises(AgentRMError, match=r"can't be reached.*DOCKER_HOST"):
-        rm.environments.get("p", "box")
+        _ = rm.environments
+    assert left_in(tmp_path) == []  # found before anything was asked for
+
+
+def test_what_only_a_missing_engine_could_remove_stays_in_the_journal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: Engine
+) -> None:
+    with boxes(tmp_path) as rm:
+        box = rm.environments.get("p", "box")
+        (entry,) = Journal(tmp_path).entries()
+        Journal(tmp_path).abandon(entry)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("DOCKER_HOST", f"unix://{tmp_path}/no.sock")
+            removed, problems = clean(tmp_path)
+            assert removed == [] and "DOCKER_HOST" in str(problems[box.id])
+        assert list(engine.containers) == [box.id] and clean(tmp_path)[1] == {}
+        assert engine.containers == {} and left_in(tmp_path) == []
 
 
 def test_a_real_engine_does_the_same(tmp_path: Path) -> None:

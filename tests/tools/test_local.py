@@ -12,10 +12,11 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agentrm import ResourceManager
+from agentrm import ConfigError, ResourceManager
 from agentrm.cli.main import main
 from agentrm.tools import Environments, clean, leftovers
 from agentrm.tools.journal import Journal
@@ -123,6 +124,57 @@ def test_what_is_read_only_is_removed_too(tmp_path: Path) -> None:
     assert not (tmp_path / "place").exists()
 
 
+def test_what_lies_thousands_of_levels_deep_is_measured_and_removed(environments: Environments) -> None:
+    box = environments.get("p", "box")
+    dig = "import os\nfor _ in range(3000): os.mkdir('d' * 50); os.chdir('d' * 50)\nopen('file', 'w').write('x')"
+    assert box.run([sys.executable, "-c", dig]).returncode == 0
+    assert box.usage().disk_bytes > 0
+    environments.end("p")
+    assert not box.place.folder.exists()
+
+
+def test_links_that_lead_out_are_removed_and_not_followed(environments: Environments, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o750)
+    (outside / "file").write_text("x")
+    box = environments.get("p", "box")
+    box.run(["sh", "-c", f"ln -s {outside} a; ln -s {outside}/file b; mkdir c; ln -s {outside} c/d; chmod 500 c"])
+    environments.end("p")
+    assert (outside / "file").read_text() == "x" and outside.stat().st_mode & 0o777 == 0o750
+    for script in (f"cd ..; rm -r files; ln -s {outside} files", f"cd ../..; mv $0 ../moved; ln -s {outside} $0"):
+        box = environments.get("p", "box")
+        box.run(["sh", "-c", script, box.id])
+        environments.end("p")
+        assert (outside / "file").read_text() == "x" and not box.place.folder.is_symlink()
+
+
+@pytest.mark.parametrize("words", [[], "echo hello", [1], [None]])
+def test_what_is_no_command_is_refused(environments: Environments, words: Any) -> None:
+    with pytest.raises(ConfigError, match="words"):
+        environments.get("p", "box").run(words)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), 10**30, "1"])
+async def test_what_is_no_time_is_refused(environments: Environments, timeout: Any) -> None:
+    box = await environments.get_async("p", "box")
+    with pytest.raises(ConfigError, match="timeout"):
+        box.run(["true"], timeout)
+    with pytest.raises(ConfigError, match="timeout"):
+        await box.run_async(["true"], timeout)
+
+
+def test_the_longest_time_is_no_fault(environments: Environments) -> None:
+    assert environments.get("p", "box").run(["true"], timeout=10**9).returncode == 0
+
+
+def test_a_home_that_can_be_no_folder_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    rm = ResourceManager(environments={"home": str(tmp_path / "file"), "kinds": {"box": {}}})
+    with pytest.raises(ConfigError, match="environments.home"):
+        _ = rm.environments
+    rm.close()
+
+
 # --- owners that die ---
 
 OWNER = """
@@ -189,6 +241,57 @@ def test_an_owner_that_exits_in_peace_leaves_nothing(tmp_path: Path) -> None:
     script = OWNER.replace("time.sleep(600)", f"{other}; other.close()")
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, stdout=subprocess.PIPE)
     assert left_in(tmp_path) == []
+
+
+UNBORN = """
+import os, sys
+from agentrm import ResourceManager
+rm = ResourceManager(environments={"home": sys.argv[1], "kinds": {"box": {}}})
+box = rm.environments.get("p", "box")
+if os.fork() == 0:  # what subprocess does, stopped between two of its steps
+    os.chdir(box.files)
+    os.setsid()
+    print(box.id, os.getpid(), flush=True)
+    sys.stdin.readline()
+    os.execve("/bin/sleep", ["sleep", "600"], {"AGENTRM_ENVIRONMENT": f"{box.id}/1"})
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_process_that_was_being_started_when_its_owner_died_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows no mark yet when the doctor looks, and does a moment later."""
+    glances = []
+
+    def goes_on() -> None:
+        if not glances:
+            assert owner.stdin is not None
+            owner.stdin.write(b"go on\n")
+            owner.stdin.flush()
+        glances.append(bool(marked({id})))
+
+    pipe = subprocess.PIPE
+    owner = subprocess.Popen([sys.executable, "-c", UNBORN, str(tmp_path)], stdin=pipe, stdout=pipe)
+    assert owner.stdout is not None
+    id, pid = owner.stdout.readline().decode().split()
+    owner.wait()
+    assert is_running(int(pid)) and not marked({id})
+    monkeypatch.setattr("agentrm.tools.processes._glance", goes_on)
+    monkeypatch.setattr("agentrm.tools.processes.UNBORN_S", 60.0)
+    assert [entry.place.id for entry in clean(tmp_path)[0]] == [id]
+    assert glances and not is_running(int(pid)) and left_in(tmp_path) == []
+    owner.stdout.close()
+
+
+def test_somebodys_shell_in_a_folder_that_is_removed_is_left_alone(
+    environments: Environments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = environments.get("p", "box")
+    monkeypatch.setattr("agentrm.tools.processes.UNBORN_S", 0.0)
+    with subprocess.Popen(["cat"], cwd=box.files, stdin=subprocess.PIPE) as shell:
+        environments.end("p")
+        assert not box.place.folder.exists() and shell.poll() is None
 
 
 def test_a_reused_process_id_is_another_owner() -> None:
