@@ -1,16 +1,22 @@
-"""How exactly a rate is kept: `python -m benchmarks.accuracy`, about half a minute.
+"""How exactly a rate is kept: `python -m benchmarks.accuracy`, about a minute.
 
 One caller and 200, threads and coroutines, through the whole manager at a limit of 100 per half second. For each:
 the admitted rate against the limit, the fullest rolling window, how late a caller wakes after the moment at which its
 request could be admitted, callers overtaken by an equal one, and the processor time spent while everybody waits.
+
+The calls of 200 callers take 50 ms, as a short model call does. Their rows with calls of no length have no bar for how
+late: a hundred fall due at one instant and each asks for its next call before the one behind it can wake, so they show
+what a call costs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import statistics
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +26,7 @@ from agentrm import ResourceManager
 
 AMOUNT, WINDOW_S, SECONDS = 100, 0.5, 4.0
 BURST = 10  # of the bucket: what a late wake-up may catch up
+CALL_S = 0.05
 WINDOW_NS = int(WINDOW_S * 1e9)
 BARS = {"rate_error": 0.005, "late_p50_ms": 1.0}
 
@@ -31,6 +38,7 @@ class Accuracy:
     shape: str
     callers: int
     how: str
+    call_s: float
     admitted: int
     rate_error: float
     most: int
@@ -40,13 +48,19 @@ class Accuracy:
     processor: float
 
     @property
+    def crowded(self) -> bool:
+        """Whether callers wait for each other's processor time rather than for the limit."""
+        return self.callers > 1 and not self.call_s
+
+    @property
     def good(self) -> bool:
+        """Whether the bars are met. How late a crowd wakes has none."""
         exact = self.shape != "rolling" or self.most <= AMOUNT
         return (
             exact
             and not self.overtaken
             and abs(self.rate_error) <= BARS["rate_error"]
-            and self.late_p50_ms <= BARS["late_p50_ms"]
+            and (self.crowded or self.late_p50_ms <= BARS["late_p50_ms"])
         )
 
 
@@ -56,7 +70,7 @@ def _manager(shape: str) -> ResourceManager:
     return ResourceManager(pools={"default": {"lanes": 1_000, "limits": [limit]}})
 
 
-def _run(how: str, rm: ResourceManager, callers: int) -> list[int]:
+def _run(how: str, rm: ResourceManager, callers: int, call_s: float) -> list[int]:
     """When each call ran, as its caller saw it: they ask again and again for `SECONDS`."""
     woken: list[int] = []
     end = monotonic_ns() + int(SECONDS * 1e9)
@@ -64,12 +78,16 @@ def _run(how: str, rm: ResourceManager, callers: int) -> list[int]:
     def once() -> bool:
         with rm.lease(tokens=1):
             woken.append(monotonic_ns())
+            if call_s:
+                time.sleep(call_s)
         return monotonic_ns() < end
 
     async def forever() -> None:
         while monotonic_ns() < end:
             async with rm.lease(tokens=1):
                 woken.append(monotonic_ns())
+                if call_s:
+                    await asyncio.sleep(call_s)
 
     async def together() -> None:
         await asyncio.gather(*(forever() for _ in range(callers)))
@@ -104,10 +122,10 @@ def _most(times: list[int]) -> int:
     return most
 
 
-def measure(shape: str, how: str, callers: int) -> Accuracy:
+def measure(shape: str, how: str, callers: int, call_s: float) -> Accuracy:
     rm = _manager(shape)
     before, start = process_time_ns(), monotonic_ns()
-    woken = sorted(_run(how, rm, callers))
+    woken = sorted(_run(how, rm, callers, call_s))
     spent, took = process_time_ns() - before, monotonic_ns() - start
     times, overtaken = _order(rm)
     rm.close()
@@ -122,7 +140,7 @@ def measure(shape: str, how: str, callers: int) -> Accuracy:
     whole = (len(steady) - 1) // AMOUNT * AMOUNT  # of whole windows, so that where it begins does not matter
     rate = whole / (steady[whole] - steady[0]) * 1e9
     return Accuracy(
-        shape, callers, how, len(times), rate / (AMOUNT / WINDOW_S) - 1, _most(times),
+        shape, callers, how, call_s, len(times), rate / (AMOUNT / WINDOW_S) - 1, _most(times),
         statistics.median(late), late[len(late) * 99 // 100], overtaken, spent / took,
     )  # fmt: skip
 
@@ -154,22 +172,21 @@ def large_request() -> tuple[float, float]:
 
 def main() -> None:
     rows = []
-    print("shape    callers how    admitted  rate error  most  late p50   p99 ms  overtaken  processor")
-    for shape in ("rolling", "bucket"):
-        for how in ("async", "sync"):
-            for callers in (1, 200):
-                a = measure(shape, how, callers)
-                rows.append(a)
-                print(
-                    f"{a.shape:8} {a.callers:7} {a.how:6} {a.admitted:8} {a.rate_error:+10.3%} {a.most:6} "
-                    f"{a.late_p50_ms:8.3f} {a.late_p99_ms:8.3f} {a.overtaken:10} {a.processor:9.1%}  "
-                    f"{'met' if a.good else 'MISSED'}",
-                    flush=True,
-                )
+    print("shape    callers how    call ms  admitted  rate error  most  late p50   p99 ms  overtaken  processor")
+    cases = itertools.product(("rolling", "bucket"), ("async", "sync"), ((1, 0.0), (200, CALL_S), (200, 0.0)))
+    for shape, how, (callers, call_s) in cases:
+        a = measure(shape, how, callers, call_s)
+        rows.append(a)
+        print(
+            f"{a.shape:8} {a.callers:7} {a.how:6} {a.call_s * 1e3:7.0f} {a.admitted:9} {a.rate_error:+10.3%} {a.most:6} "
+            f"{a.late_p50_ms:8.3f} {a.late_p99_ms:8.3f} {a.overtaken:10} {a.processor:9.1%}  "
+            f"{'met' if a.good else 'MISSED'}",
+            flush=True,
+        )
     waited, bound = large_request()
     print(f"a large request among small ones waited {waited:.2f} s; bound {bound:.2f} s")
     doc = {
-        "amount": AMOUNT, "window_s": WINDOW_S, "bars": BARS, "results": [asdict(a) | {"good": a.good} for a in rows],
+        "amount": AMOUNT, "window_s": WINDOW_S, "call_s": CALL_S, "bars": BARS, "results": [asdict(a) | {"good": a.good} for a in rows],
         "large_request": {"waited_s": waited, "bound_s": bound},
     }  # fmt: skip
     (Path(__file__).parent / "ACCURACY.json").write_text(json.dumps(doc, indent=1) + "\n")

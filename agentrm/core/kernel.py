@@ -360,8 +360,9 @@ class Kernel:
         lib.arm_ticket_at(self._ctx, handle_index(handle), out)
         return out if out.handle == handle else None
 
-    def pool_info(self, pool: int) -> Any:
-        out = ffi.new("arm_pool_info *")
+    def pool_info(self, pool: int, out: Any = None) -> Any:
+        """Lanes, used and waiting of a pool now; written into an earlier answer `out` if there is one."""
+        out = ffi.new("arm_pool_info *") if out is None else out
         self._check(lib.arm_pool_at(self._ctx, pool, out), "look at a pool")
         return out
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agentrm.limits.serial import Serial
 
@@ -137,16 +137,22 @@ class PressureGauge:
         self._whole = {name: _Pair(now) for name in RESOURCES}
         self._pools: dict[PoolState, tuple[_Pair, _Pair]] = {}
         self._contexts: dict[str, bool] = {}
+        self._seen: dict[PoolState, tuple[bool, bool, bool]] = {}
+        self._info: Any = None
 
     def touch(self, pool: PoolState) -> None:
         """Something changed in a pool where somebody waits, or waited until now. Never waits."""
         self._serial.post(lambda: self._look(pool))
 
     def _look(self, pool: PoolState) -> None:
-        now, info = self._rm.clock.now_ns(), self._rm.kernel.pool_info(pool.index)
-        waits, idle = info.waiting > 0, info.used == 0
-        taken = info.used + max(0, info.dead - info.zombies) >= info.lanes  # zombies beyond their bound keep lanes
+        info = self._info = self._rm.kernel.pool_info(pool.index, self._info)
+        waits, used = info.waiting > 0, info.used
+        idle, taken = used == 0, used + max(0, info.dead - info.zombies) >= info.lanes  # zombies too many keep lanes
         pool.pressed = waits
+        if self._seen.get(pool) == (waits, idle, taken):
+            return
+        self._seen[pool] = waits, idle, taken
+        now = self._rm.clock.now_ns()
         pairs = self._pools.get(pool)
         if pairs is None:
             if not waits:

@@ -21,7 +21,7 @@ class Traffic:
     def __init__(
         self, waiting: int, *, lanes: int = 1, tenants: int = 1, agents: int = 1, policy: str = "mlfq", room: int = 64
     ) -> None:
-        tickets = 1 << (waiting + lanes + room).bit_length()
+        self.tickets = tickets = 1 << (waiting + lanes + room).bit_length()
         config = KernelConfig(
             limits=(REQUESTS, TOKENS),
             pools=(Pool(lanes=lanes, limits=(0, 1), max_queued=tickets, policy=policy),),
