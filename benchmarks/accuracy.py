@@ -178,15 +178,16 @@ def main() -> None:
         a = measure(shape, how, callers, call_s)
         rows.append(a)
         print(
-            f"{a.shape:8} {a.callers:7} {a.how:6} {a.call_s * 1e3:7.0f} {a.admitted:9} {a.rate_error:+10.3%} {a.most:6} "
-            f"{a.late_p50_ms:8.3f} {a.late_p99_ms:8.3f} {a.overtaken:10} {a.processor:9.1%}  "
+            f"{a.shape:8} {a.callers:7} {a.how:6} {a.call_s * 1e3:7.0f} {a.admitted:9} {a.rate_error:+10.3%} "
+            f"{a.most:6} {a.late_p50_ms:8.3f} {a.late_p99_ms:8.3f} {a.overtaken:10} {a.processor:9.1%}  "
             f"{'met' if a.good else 'MISSED'}",
             flush=True,
         )
     waited, bound = large_request()
     print(f"a large request among small ones waited {waited:.2f} s; bound {bound:.2f} s")
     doc = {
-        "amount": AMOUNT, "window_s": WINDOW_S, "call_s": CALL_S, "bars": BARS, "results": [asdict(a) | {"good": a.good} for a in rows],
+        "amount": AMOUNT, "window_s": WINDOW_S, "call_s": CALL_S,
+        "bars": BARS, "results": [asdict(a) | {"good": a.good} for a in rows],
         "large_request": {"waited_s": waited, "bound_s": bound},
     }  # fmt: skip
     (Path(__file__).parent / "ACCURACY.json").write_text(json.dumps(doc, indent=1) + "\n")

@@ -8,6 +8,7 @@ from benchmarks import sizes
 from benchmarks.admission import burst, chain
 from benchmarks.ours.kernel import SETTLED, TOKENS_A_CALL, Traffic
 
+
 class _Turnstile:
     """All lanes are taken by calls that ran before; `release_one` ends one of them."""
 
