@@ -14,19 +14,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from agentrm.demo.scenario import FRAMEWORKS, Scenario, full, quick
 from agentrm.errors import AgentRMError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from agentrm.demo.measures import Figures
     from agentrm.demo.runner import Taken
 
 __all__ = ["add_parser", "run"]
 
 DEFAULT_SEED = 7
-NEEDED = ("langchain", "langgraph", "langchain_openai", "torch", "tokenizers", "uvicorn")
+NEEDED = ("rich", "langchain", "langgraph", "langchain_openai", "torch", "tokenizers", "uvicorn")
 BESIDES = {"langchain": (), "autogen": ("autogen_agentchat", "autogen_ext", "tiktoken"), "crewai": ("crewai",)}
 """What the agents of a framework need beside that."""
 
@@ -62,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_ending(arguments.timeline)
     frameworks = FRAMEWORKS if arguments.framework == "all" else (arguments.framework,)
     _require(frameworks)
+    from rich.console import Console
+
     started = time.monotonic()
     console = Console()
     scenario = replace((quick if arguments.quick else full)(arguments.seed), frameworks=frameworks)

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         parser, module = parser_for(asked)
     except ImportError as missing:
-        return _lacking(asked or "", f"can't be loaded: {missing}")
+        return _lacking(asked or "", f"can't be loaded: {missing}", (missing.name or "").partition(".")[0])
     arguments = parser.parse_args(line)
     assert module is not None, "argparse refuses a line that names no command"
     try:
@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as missing:
         if (missing.name or "agentrm").startswith("agentrm"):
             raise  # a fault of ours
-        return _lacking(asked or "", f"needs {missing.name} for this, which is not installed")
+        name = (missing.name or "").partition(".")[0]
+        return _lacking(asked or "", f"needs {name} for this, which is not installed", name)
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
@@ -80,11 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _lacking(command: str, what: str) -> int:
-    _say(f"agentrm {command} {what}")
+def _lacking(command: str, what: str, package: str) -> int:
     extra = COMMANDS[command].extra
-    if extra:
-        _say(f"Install what it needs: pip install 'agentrm[{extra}]'")
+    wanted = f"'agentrm[{extra}]'" if extra else package
+    install = f". Install it: pip install {wanted}" if wanted and not package.startswith("agentrm") else ""
+    _say(f"agentrm {command} {what}{install}")
     return 1
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from agentrm.config import Config, load
 from agentrm.errors import ConfigError
-from agentrm.gateway import Gateway
 
 
 def add_parser(commands: Any) -> None:
@@ -60,7 +59,10 @@ def configured(arguments: argparse.Namespace) -> Config:
         if not mark or "/" in kind:
             kind, url = "openai", one
         name = next(name for number in itertools.count() if (name := f"{kind}-{number}") not in backends)
-        read = load({"gateway": {"backends": {name: {"kind": kind, "url": url}}}})
+        try:
+            read = load({"gateway": {"backends": {name: {"kind": kind, "url": url}}}})
+        except ConfigError as error:
+            raise ConfigError("--backend", one, f"[KIND=]URL, such as vllm=http://127.0.0.1:8000 ({error})") from error
         backends.update(read.gateway.backends)
     gateway = replace(config.gateway, **given, backends=backends)
     gateway.check("gateway")
@@ -70,6 +72,8 @@ def configured(arguments: argparse.Namespace) -> Config:
 
 
 async def _serve(config: Config) -> None:
+    from agentrm.gateway import Gateway  # its library is an extra; what the line can do is shown without it
+
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(one, told.set)

@@ -33,7 +33,7 @@ def add_parser(commands: Any) -> None:
         metavar="ID=FILE",
         action="append",
         default=[],
-        help="a key of an encrypted store: its id and a file of 16, 24 or 32 bytes, or their hex form",
+        help="a key of an encrypted store: its id and a file of 16, 24 or 32 bytes, or digits (hex) and a line break",
     )
     parser.add_argument("--json", action="store_true", help="JSON lines instead of text")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
@@ -79,6 +79,12 @@ def _sealer(pairs: Iterable[str]) -> AesGcmSealer | None:
         data = Path(path).read_bytes()
         text = data.strip()
         if len(text) in (32, 48, 64) and all(byte in b"0123456789abcdefABCDEF" for byte in text):
+            if len(data) == 32:
+                allowed = (
+                    "a file that is read in one way only: 32 hexadecimal digits alone may be a key of 32 bytes, or the "
+                    "digits of one of 16. End the digits with a line break, or write the 32 bytes as 64 digits"
+                )
+                raise ConfigError("--key-file", pair, allowed)
             data = bytes.fromhex(text.decode())
         keys[key_id] = data
     return AesGcmSealer(keys) if keys else None

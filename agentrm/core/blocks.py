@@ -89,6 +89,21 @@ class BlockStatistics:
     evicted: int
 
 
+class _Account(int):
+    """The handle of an agent, which knows whose it is for as long as its holder keeps it: nothing else has to."""
+
+    agent: str
+    tenant: str
+
+    def __new__(cls, handle: int, agent: str, tenant: str) -> _Account:
+        made = super().__new__(cls, handle)
+        made.agent, made.tenant = agent, tenant
+        return made
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Account, (int(self), self.agent, self.tenant)
+
+
 class BlockPool:
     """The blocks of one backend.
 
@@ -112,7 +127,6 @@ class BlockPool:
         self._extend: Callable[[int, int, bytes, int, Any], int] = MethodType(lib.arm_kv_extend, self._ctx)
         self._release: Callable[[int, int, float], int] = MethodType(lib.arm_kv_release, self._ctx)
         self._give: Callable[[int], int] = MethodType(lib.arm_kv_give, self._ctx)
-        self._names: dict[int, tuple[str, str]] = {}
         info = self._info()
         self.capacity: int = info.blocks
         self.block_tokens: int = info.block_tokens
@@ -129,7 +143,12 @@ class BlockPool:
         tenants: int = 64,
         name: str = "kv",
     ) -> BlockPool:
-        """A pool in a private arena of its own: `blocks` blocks of `block_tokens` tokens."""
+        """A pool in a private arena of its own: `blocks` blocks of `block_tokens` tokens. Raises KernelError for
+        numbers that cannot be."""
+        tables = {"chains": chains, "agents": agents, "tenants": tenants}
+        for what, number in {"blocks": blocks, "block_tokens": block_tokens, **tables}.items():
+            if not 0 <= number < 1 << 31:
+                raise KernelError(f"KV pool {name!r}: {what}={number}; it must be from 1 to {(1 << 31) - 1}")
         config = KernelConfig(
             pools=(), tickets=1, agents=agents, tenants=tenants, scopes=1, owners=1, events=0,
             kv=(KVPool(blocks, block_tokens),), chains=chains,
@@ -140,9 +159,7 @@ class BlockPool:
 
     def account(self, agent: str = "default", tenant: str = "default") -> int:
         """Handle of an agent of a tenant, for `open`; made when new. Keep it: this is not for the hot path."""
-        handle = self.kernel.agent(agent, self.kernel.tenant(tenant))
-        self._names[handle] = agent, tenant
-        return handle
+        return _Account(self.kernel.agent(agent, self.kernel.tenant(tenant)), agent, tenant)
 
     def quota(self, blocks: int | None, *, agent: int | None = None, tenant: str | None = None) -> None:
         """Bounds the blocks in use that are charged to an agent (its `account`) or a tenant; None: no bound. Of what it
@@ -196,8 +213,8 @@ class BlockPool:
         else:
             rc = self._open(account | self._who, program, tokens, hashes, len(hashes) >> 3, _NULL)
         if rc < 0:
-            if rc == lib.ARM_E_AGENT and account in self._names:  # its place in the table of names was given away
-                return self.open(self.account(*self._names[account]), tokens, hashes, program, evicted)
+            if rc == lib.ARM_E_AGENT and isinstance(account, _Account):  # its place in the table was given away
+                return self.open(self.account(account.agent, account.tenant), tokens, hashes, program, evicted)
             self._refuse(rc, f"open a chain of {tokens} tokens", account)
         return rc
 
@@ -258,7 +275,7 @@ class BlockPool:
 
     def evict(self, blocks: int) -> list[Evicted]:
         """Takes up to `blocks` cached blocks out of the cache, lowest score first, and says which they were."""
-        taken = _Taken(min(blocks, self.capacity))
+        taken = _Taken(max(0, min(blocks, self.capacity)))
         rc = lib.arm_kv_evict(self._ctx, self.index, blocks, taken.c)
         return taken.evicted() if rc >= 0 else self._refuse(rc, f"evict {blocks} blocks")
 
@@ -354,7 +371,7 @@ class BlockPool:
             )
         if code in (lib.ARM_E_QUOTA_AGENT, lib.ARM_E_QUOTA_TENANT):
             of = "agent" if code == lib.ARM_E_QUOTA_AGENT else "tenant"
-            agent = self._names.get(account, (None, ""))[0] if account is not None else None
+            agent = account.agent if isinstance(account, _Account) else None
             raise BlockQuotaExceeded(
                 f"could not {what}: in {pool} the quota of the {of} lacks {lacking}; release chains or raise it",
                 pool=self.name,

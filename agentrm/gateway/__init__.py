@@ -6,7 +6,15 @@ answered (`relay`), and settled exactly once however it ends.
 
 from __future__ import annotations
 
-from agentrm.gateway.server import Gateway
-from agentrm.gateway.threaded import GatewayThread
+try:
+    from agentrm.gateway.server import Gateway
+    from agentrm.gateway.threaded import GatewayThread
+except ModuleNotFoundError as missing:
+    from agentrm.adapters.lazy import FrameworkMissing
+
+    package = (missing.name or "agentrm").partition(".")[0]
+    if package == "agentrm":  # a fault of ours
+        raise
+    raise FrameworkMissing("agentrm.gateway", package, "gateway") from missing
 
 __all__ = ["Gateway", "GatewayThread"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -91,6 +93,7 @@ def test_what_the_machine_lacks_is_a_line_and_no_traceback(
     assert main(["lacking"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("agentrm lacking") and line in said and said.count("\n") == 1
+    assert "numpy" not in said or "pip install numpy" in said
 
 
 @pytest.mark.parametrize("fault", [ZeroDivisionError(), ModuleNotFoundError("ours", name="agentrm.gone")])
@@ -147,3 +150,49 @@ def test_output_that_nobody_reads_any_more_is_no_fault() -> None:
     )
     assert "Traceback" not in reader.stderr
     assert "Exception ignored" not in reader.stderr
+
+
+HIDE = """
+import sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Hide())
+"""
+
+
+def without(hidden: tuple[str, ...], script: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script where these packages are not installed."""
+    return subprocess.run([sys.executable, "-c", HIDE.format(hidden=hidden) + script], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "hidden,line,extra",
+    [
+        (("aiohttp",), ["serve", "--backend", "http://127.0.0.1:1"], "agentrm[gateway]"),
+        (("rich",), ["demo", "--quick"], "agentrm[demo]"),
+        (("torch", "langchain"), ["demo", "--quick"], "agentrm[demo]"),
+    ],
+)
+def test_a_command_shows_what_it_can_do_without_its_extra_and_names_it_when_it_runs(
+    hidden: tuple[str, ...], line: list[str], extra: str
+) -> None:
+    run = "from agentrm.cli.main import main; raise SystemExit(main({!r}))"
+    shown = without(hidden, run.format([line[0], "--help"]))
+    assert shown.returncode == 0 and "usage" in shown.stdout
+    done = without(hidden, run.format(line))
+    assert done.returncode == 1 and f"pip install '{extra}'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_gateway_without_its_extra_names_it() -> None:
+    done = without(("aiohttp",), "from agentrm.gateway import Gateway")
+    assert "needs aiohttp" in done.stderr.splitlines()[-1] and "agentrm[gateway]" in done.stderr.splitlines()[-1]
+
+
+def test_a_simulation_that_needs_a_package_says_which_to_install(tmp_path: Path) -> None:
+    requests = [{"t": 0.0, "in": 640, "out": 5, "api": 1.0, "stop": "tool_use", "h": [[1, 10]]}]
+    (tmp_path / "t.jsonl").write_text(json.dumps({"id": "s", "block": 64, "requests": requests}))
+    line = ["simulate", "kv", "--trace", str(tmp_path / "t.jsonl"), "--format", "claude-code", "--capacity", "64000"]
+    done = without(("numpy",), f"from agentrm.cli.main import main; raise SystemExit(main({line!r}))")
+    assert done.returncode == 1 and "pip install numpy" in done.stderr and "Traceback" not in done.stderr

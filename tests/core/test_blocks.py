@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentrm.core import BlockPool, BlockTap, Kernel, KernelConfig, KVPool, block_hashes
+from agentrm.core.blocks import _Account
 from agentrm.errors import BlockQuotaExceeded, BlocksExhausted, ForkedError, KernelError
 
 BLOCK = 4
@@ -345,3 +348,25 @@ def test_a_pool_made_before_fork_refuses_in_the_child() -> None:
 
 def test_a_million_blocks_take_less_than_64_mb() -> None:
     assert len(BlockPool.alone(1_000_000, 16).kernel._memory) < 64_000_000
+
+
+def test_names_of_agents_that_nobody_holds_any_more_are_kept_nowhere() -> None:
+    pool = BlockPool.alone(4, BLOCK, agents=16)
+    held = pool.account("held", "research")
+    for i in range(500):
+        pool.release(pool.open(pool.account(f"agent {i}"), BLOCK))
+    gc.collect()
+    assert [one.agent for one in gc.get_objects() if isinstance(one, _Account)] == ["held"]
+    pool.release(pool.open(held, BLOCK))  # its place was given away meanwhile, and is taken anew
+    assert pickle.loads(pickle.dumps(held)) == held and pickle.loads(pickle.dumps(held)).tenant == "research"
+
+
+@pytest.mark.parametrize("numbers", [(-1, 16), (16, -1), (2**31, 16), (10**30, 1)])
+def test_a_pool_of_numbers_that_cannot_be_is_refused(numbers: tuple[int, int]) -> None:
+    with pytest.raises(KernelError, match="it must be from 1"):
+        BlockPool.alone(*numbers)
+
+
+def test_to_evict_less_than_nothing_is_refused() -> None:
+    with pytest.raises(KernelError):
+        BlockPool.alone(4, BLOCK).evict(-1)

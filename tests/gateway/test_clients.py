@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agentrm import ConfigError
 from agentrm.cli.serve import configured
 from agentrm.simulation.provider import Behaviour, StubProvider, StubRequest, ToolCall
 
@@ -154,3 +156,9 @@ def test_a_configuration_that_cannot_work_is_refused_by_the_command(tmp_path: Pa
     for arguments in (["--config", str(tmp_path / "c.yaml")], ["--backend", "nonsense"], []):
         done = subprocess.run([sys.executable, "-m", "agentrm", "serve", *arguments], capture_output=True, text=True)
         assert done.returncode == 1 and "gateway." in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("given", ["vllm", "vllm=", "vllm=localhost:8000", "=http://a", "", "http://", "vllm=http://a:b"])
+def test_an_engine_of_the_command_line_with_a_part_missing_is_said_as_it_was_typed(given: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"--backend: {given!r}") + ".*vllm=http://127.0.0.1:8000"):
+        configured(Namespace(config=None, backend=[given], host=None, port=None))

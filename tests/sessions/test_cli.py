@@ -122,6 +122,21 @@ def test_an_encrypted_store_needs_its_key_file(cli: Cli, tmp_path: Path) -> None
         cli("--key-file", "k1", "show", "s", store=tmp_path / "sealed")
 
 
+@pytest.mark.parametrize("digits,ending,fits", [(32, "\n", 16), (48, "", 24), (64, "", 32), (64, "\n", 32), (32, "", 0)])
+def test_a_key_file_is_read_in_one_way_or_refused(cli: Cli, tmp_path: Path, digits: int, ending: str, fits: int) -> None:
+    """32 hexadecimal digits alone may be a key themselves."""
+    key = os.urandom(digits // 2)
+    with SessionStore(tmp_path / "sealed", sealer=AesGcmSealer({"k1": key})) as store:
+        store.open("s").append(make("user", "secret"))
+    (tmp_path / "key").write_text(key.hex() + ending)
+    given = ("--key-file", f"k1={tmp_path / 'key'}")
+    if fits:
+        assert "secret" in cli(*given, "show", "s", store=tmp_path / "sealed")[1]
+    else:
+        with pytest.raises(ConfigError, match="line break"):
+            cli(*given, "show", "s", store=tmp_path / "sealed")
+
+
 def test_a_store_must_be_named_and_exist(cli: Cli, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="existing folder"):
         cli("list", store=tmp_path / "absent")
