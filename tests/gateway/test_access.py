@@ -18,6 +18,7 @@ from agentrm.errors import ConfigError
 from agentrm.gateway import Gateway
 from agentrm.gateway.keys import Keys
 from tests.gateway.engines import Call, Engine, ask, client, gateway, nothing_left, plain
+from tests.waiting import come
 
 
 def digest(key: str) -> str:
@@ -121,8 +122,7 @@ async def test_what_waits_is_served_by_class_and_not_by_arrival() -> None:
         await engine.arrived.wait()
         for n, tag in enumerate(("background", "subagent", "interactive"), 1):
             calls.append(asyncio.ensure_future(ask(made, tag=tag, headers={"X-AgentRM-Priority": tag})))
-            while sum(g.scheduler.statistics().waiting for g in made._desk.groups) < n:
-                await asyncio.sleep(0.001)
+            await come(lambda: sum(g.scheduler.statistics().waiting for g in made._desk.groups) >= n)
         hold.set()
         await asyncio.gather(*calls)
         assert order == ["first", "interactive", "subagent", "background"]

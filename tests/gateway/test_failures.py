@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from tests.gateway.engines import DONE, Call, Engine, ask, body, client, gateway, nothing_left, plain, said
+from tests.waiting import come
 
 
 async def hangs(call: Call) -> web.StreamResponse:
@@ -72,8 +73,7 @@ async def test_killing_one_of_two_engines_loses_no_call_that_had_not_begun() -> 
     async with gateway(first, second) as made:
         second.answer = first_half
         calls = [asyncio.ensure_future(ask(made, stream=True, n=n)) for n in range(40)]
-        while len(first.calls) + len(second.calls) < 40:
-            await asyncio.sleep(0.001)
+        await come(lambda: len(first.calls) + len(second.calls) >= 40)
         begun = [n for call in first.calls if (n := call.body["n"]) % 4 < 2]
         waited = [n for call in first.calls if (n := call.body["n"]) % 4 >= 2]
         assert begun and waited
@@ -89,8 +89,7 @@ async def test_killing_one_of_two_engines_loses_no_call_that_had_not_begun() -> 
         for call in calls:
             call.cancel()
         await asyncio.wait(calls)
-        while made.open_requests:
-            await asyncio.sleep(0.001)
+        await come(lambda: not made.open_requests)
         nothing_left(made)
 
 
@@ -124,8 +123,7 @@ async def test_an_engine_that_comes_back_serves_those_that_waited_for_it() -> No
         await ask(made, program_id="p")
         await engine.kill()
         waiting = asyncio.ensure_future(ask(made, program_id="p"))
-        while not any(g.scheduler.statistics().waiting for g in made._desk.groups):
-            await asyncio.sleep(0.001)
+        await come(lambda: any(g.scheduler.statistics().waiting for g in made._desk.groups))
         await engine.start()
         await made.look()
         assert (await waiting)[0] == 200
@@ -176,11 +174,9 @@ async def test_a_client_that_leaves_the_queue_is_never_sent_on() -> None:
         held = asyncio.ensure_future(ask(made))
         await engine.arrived.wait()
         queued = asyncio.ensure_future(ask(made))
-        while not any(g.scheduler.statistics().waiting for g in made._desk.groups):
-            await asyncio.sleep(0.001)
+        await come(lambda: any(g.scheduler.statistics().waiting for g in made._desk.groups))
         queued.cancel()
-        while made.open_requests > 1:
-            await asyncio.sleep(0.001)
+        await come(lambda: made.open_requests <= 1)
         held.cancel()
         await engine.calls[0].left.wait()
         assert len(engine.calls) == 1
@@ -217,8 +213,7 @@ async def test_random_departures_leave_nothing_behind(rng: random.Random) -> Non
 
             for start in range(0, 300, 60):
                 await asyncio.gather(*(gives_up(n) for n in range(start, start + 60)))
-        while made.open_requests:
-            await asyncio.sleep(0.001)
+        await come(lambda: not made.open_requests)
         nothing_left(made)
         assert (await ask(made, wait=0, fate=1))[0] == 200  # no lane is lost
         mine = asyncio.current_task()
@@ -229,8 +224,7 @@ async def test_random_departures_leave_nothing_behind(rng: random.Random) -> Non
 async def test_a_full_queue_says_when_to_come_back() -> None:
     async with gateway(engine := Engine(hangs), each={"lanes": 1}, max_queued=1) as made, client(made) as session:
         held = [asyncio.ensure_future(ask(made)) for _ in range(2)]
-        while made.open_requests < 2 or not engine.calls:
-            await asyncio.sleep(0.001)
+        await come(lambda: made.open_requests >= 2 and engine.calls)
         async with session.post("/v1/chat/completions", json=body()) as answer:
             assert answer.status == 429
             assert int(answer.headers["Retry-After"]) >= 1 and int(answer.headers["retry-after-ms"]) >= 1
@@ -293,8 +287,7 @@ async def test_what_runs_when_the_time_to_drain_is_over_is_told() -> None:
         running = asyncio.ensure_future(ask(made, stream=True))
         await engine.arrived.wait()
         waiting = asyncio.ensure_future(ask(made, stream=True, program_id="p"))
-        while len(engine.calls) < 2:
-            await asyncio.sleep(0.001)
+        await come(lambda: len(engine.calls) >= 2)
         await made.stop(0)
         for call in (running, waiting):
             status, text = await call

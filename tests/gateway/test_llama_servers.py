@@ -17,6 +17,7 @@ from agentrm.gateway import Gateway
 from agentrm.models import catalog
 from benchmarks.llama_server import LlamaServer
 from tests.gateway.engines import nothing_left
+from tests.waiting import come
 
 pytest.importorskip("xllamacpp")
 pytestmark = pytest.mark.model
@@ -63,8 +64,7 @@ async def test_a_program_paused_on_one_server_resumes_on_the_other(servers: list
         busy = asyncio.ensure_future(ask(made, "q", "Count from one to one hundred.", tokens=60))
         (group,) = made._desk.groups
         program = group.scheduler.programs["default/p"]
-        while group.scheduler.backends["a"].running + group.scheduler.backends["b"].running == 0:
-            await asyncio.sleep(0.001)
+        await come(lambda: any(group.scheduler.backends[name].running for name in "ab"))
         group.scheduler.backend_down(first, group._now())  # it takes nothing more; what it holds can be written out
         group._carry_out()
         assert program.status == "paused"
@@ -100,10 +100,7 @@ async def test_killing_one_of_two_servers_in_mid_stream(servers: list[LlamaServe
             for n in range(6)
         }
         (group,) = made._desk.groups
-        seen: set[int] = set()
-        while not seen:  # until one of those on the first server has begun
-            await asyncio.sleep(0.001)
-            seen = {int(t.asked.program[-1]) for t in made._desk.open if t.ticket.backend == "a" and t.events}
+        await come(lambda: any(t.ticket.backend == "a" and t.events for t in made._desk.open))
         assert {t.ticket.backend for t in made._desk.open} == {"a", "b"}
         servers[0].kill()
         begun = {int(t.asked.program[-1]) for t in made._desk.open if t.ticket.backend == "a" and t.events}

@@ -22,6 +22,7 @@ from tests.gateway.engines import (
     plain,
     said,
 )
+from tests.waiting import come
 
 
 @pytest.mark.parametrize(
@@ -64,8 +65,7 @@ async def test_calls_without_a_program_are_not_one_program() -> None:
 
     async with gateway(engine := Engine(waits)) as made:
         calls = [asyncio.ensure_future(ask(made)) for _ in range(5)]
-        while len(engine.calls) < 5:
-            await asyncio.sleep(0.001)
+        await come(lambda: len(engine.calls) >= 5)
         assert len(made._desk.groups[0].scheduler.programs) == 5
         hold.set()
         await asyncio.gather(*calls)
@@ -82,8 +82,7 @@ async def test_calls_of_one_program_at_once_are_counted_one_by_one() -> None:
 
     async with gateway(engine := Engine(waits)) as made:
         calls = [asyncio.ensure_future(ask(made, program_id="p", n=n)) for n in range(2)]
-        while len(engine.calls) < 2:
-            await asyncio.sleep(0.001)
+        await come(lambda: len(engine.calls) >= 2)
         (program,) = made._desk.groups[0].scheduler.programs.values()
         assert program.running == 2
         holds[0].set()
@@ -115,8 +114,7 @@ async def test_a_program_does_not_reason_for_ever_however_its_call_ends(how: str
         engine.answer = ends
         asked = asyncio.ensure_future(ask(made, stream=True, program_id="p"))
         if how == "leaves":
-            while len(engine.calls) < 2:
-                await asyncio.sleep(0.001)
+            await come(lambda: len(engine.calls) >= 2)
             asked.cancel()
             await engine.calls[1].left.wait()
         else:
@@ -153,8 +151,7 @@ async def test_a_program_that_is_released_ends_where_it_waits_and_where_it_runs(
         running = asyncio.ensure_future(ask(made, program_id="p"))
         await engine.arrived.wait()
         waiting = asyncio.ensure_future(ask(made, program_id="p"))
-        while made.open_requests < 2:
-            await asyncio.sleep(0.001)
+        await come(lambda: made.open_requests >= 2)
         async with session.post("/programs/release", json={"program_id": "p"}) as answer:
             assert (await answer.json())["released"] is True
         for call in (running, waiting):

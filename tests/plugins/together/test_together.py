@@ -27,6 +27,7 @@ import agentrm
 from agentrm.demo.hosted_autogen import INFO
 from agentrm.simulation.provider import Behaviour, StubProvider, StubRequest, ToolCall
 from agentrm_langchain import AgentRMMiddleware
+from tests.waiting import come
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 
@@ -98,8 +99,9 @@ async def test_all_keep_to_the_accounts_limit_together(provider: StubProvider) -
     asks = asks_of_each_kind(rm, provider)
     work = asyncio.gather(*(ask() for ask in asks.values() for _ in range(6)))
     for minute in range(1, 5):
-        while (pool := rm.statistics().pools["default"]).settled < minute * 6:
-            await asyncio.sleep(0.001)
+        settled = minute * 6
+        await come(lambda: rm.statistics().pools["default"].settled >= settled)
+        pool = rm.statistics().pools["default"]
         assert (pool.granted, pool.waiting) == (minute * 6, 24 - minute * 6)
         assert provider.statistics().arrived == minute * 6
         clock.advance(60.001)
@@ -182,8 +184,7 @@ async def test_nothing_of_the_background_begins_while_a_person_waits(provider: S
     background = runs_of_each_framework(rm, provider, priority="background")
     work = [asyncio.ensure_future(ask()) for _ in range(4) for ask in background.values()]
     for _ in range(20):
-        while rm.statistics().pools["default"].waiting < 2 and not all(task.done() for task in work):
-            await asyncio.sleep(0.001)
+        await come(lambda: rm.statistics().pools["default"].waiting >= 2 or all(task.done() for task in work))
         with agentrm.identity(priority="interactive", agent="person"):
             await person()
     await asyncio.gather(*work)
