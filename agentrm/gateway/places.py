@@ -74,7 +74,7 @@ class Places:
         self.all: dict[str, Place] = {}
         for name, one in config.backends.items():
             key = one.api_key_env and secret(one.api_key_env, f"gateway.backends.{name}.api_key_env")
-            self.all[name] = Place(name, one, Engine(session, one.url, key or None))
+            self.all[name] = Place(name, one, Engine(session, one.url, key or None, config.connect_s))
 
     def groups(self) -> Mapping[tuple[str, ...], list[Place]]:
         """The engines that are interchangeable, by the patterns of the models that they serve."""
@@ -106,6 +106,11 @@ class Places:
         if place.up:
             place.up, place.signals = False, UNKNOWN
             self._changed(place)
+
+    def close(self) -> None:
+        """Closes the connections that carry no call."""
+        for place in self.all.values():
+            place.engine.close()
 
     async def watch(self) -> None:
         """Looks again and again, until cancelled, and clears away now and then."""

@@ -7,15 +7,14 @@ slows the engine down, and a client that leaves closes the engine's connection, 
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
-import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
 
+from agentrm.gateway.connections import Answer, ConnectFailed
 from agentrm.gateway.desk import Seat, Turn
 from agentrm.gateway.frames import Frames, FrameTooLarge
 from agentrm.gateway.refusals import Refused
@@ -26,6 +25,10 @@ __all__ = ["ClientGone", "EngineFailed", "Relay", "Sending", "broken_off"]
 
 EVENTS_PER_COUNT = 32
 """How often the scheduler is told how long an answer has become, in events."""
+
+
+MOST_UNREAD_BYTES = 1 << 16
+"""Of an answer that its client does not read; then the engine has to wait."""
 
 
 class EngineFailed(Exception):
@@ -53,33 +56,57 @@ class _Down(web.StreamResponse):
 
 
 class Sending:
-    """The answer to a client, as far as it has gone out."""
+    """The answer to a client, as far as it has gone out.
 
-    __slots__ = ("_request", "down")
+    It begins in `flush`, with all that was written before. From then on what is written goes straight to the client's
+    connection, where it would wait for nothing anyhow as long as `write` returns True.
+    """
+
+    __slots__ = ("_before", "_chunked", "_request", "down")
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
+        self._before = bytearray()
+        self._chunked = False
         self.down: web.StreamResponse | None = None
 
     @property
     def started(self) -> bool:
         return self.down is not None
 
-    async def write(self, data: bytes, headers: CIMultiDict[str]) -> None:
-        """Raises ClientGone."""
+    def write(self, data: bytes) -> bool:
+        """False: no more before the next `flush`, please. Raises ClientGone."""
+        if self.down is None:
+            self._before += data
+            return False
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ClientGone
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        return transport.get_write_buffer_size() <= MOST_UNREAD_BYTES
+
+    async def flush(self, headers: CIMultiDict[str]) -> None:
+        """Waits until the client has read most of what was written. `headers`: of an answer that begins here. Raises
+        ClientGone."""
         try:
-            if self.down is None:
+            if self.down is not None:
+                await self._request.writer.drain()
+            elif self._before:
                 headers["Cache-Control"], headers["X-Accel-Buffering"] = "no-cache", "no"
                 self.down = _Down(headers=headers)
                 await self.down.prepare(self._request)
-            await self.down.write(data)
+                self._chunked = "Transfer-Encoding" in self.down.headers
+                await self.down.write(bytes(self._before))
         except ConnectionError as gone:
             raise ClientGone from gone
 
-    async def end(self) -> web.StreamResponse:
-        """Raises ClientGone."""
-        assert self.down is not None
+    async def end(self, headers: CIMultiDict[str]) -> web.StreamResponse:
+        """`headers` as in `flush`. Raises ClientGone."""
+        await self.flush(headers)
         try:
+            if self.down is None:  # an answer without a word
+                self.down = _Down(headers=headers)
+                await self.down.prepare(self._request)
             await self.down.write_eof()
         except ConnectionError as gone:
             raise ClientGone from gone
@@ -90,8 +117,8 @@ class Sending:
         if self.down is None:
             headers = {"Content-Type": "application/json", **refused.headers()}
             return web.Response(status=refused.status, body=refused.text(), headers=headers)
-        await self.write(refused.frame(), CIMultiDict())
-        return await self.end()
+        self.write(refused.frame())
+        return await self.end(CIMultiDict())
 
 
 class Relay:
@@ -112,61 +139,72 @@ class Relay:
             headers = kept  # type: ignore[assignment]
         try:
             answer = await place.engine.post(asked.api, asked.sent(seat.fields), headers)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except OSError as error:
             seat.lease.refund()
-            dead = isinstance(error, aiohttp.ClientConnectorError)
-            raise EngineFailed(place.name, error, dead=dead) from error
+            raise EngineFailed(place.name, error, dead=isinstance(error, ConnectFailed)) from error
         try:
             if answer.status < 200 or 300 <= answer.status < 400:
                 raise Refused(502, elsewhere(place.name, answer.status), "engine_failed")
             if answer.status == 200 and answer.content_type == "text/event-stream":
                 return await self._stream(turn, seat, answer, sending)
             return await self._whole(turn, seat, answer)
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except OSError as error:
             if not sending.started:  # nothing came of it
                 seat.lease.refund()
             raise EngineFailed(place.name, error) from error
         finally:
             answer.close()  # does nothing if it was read to its end
 
-    async def _stream(
-        self, turn: Turn, seat: Seat, answer: aiohttp.ClientResponse, sending: Sending
-    ) -> web.StreamResponse:
+    async def _stream(self, turn: Turn, seat: Seat, answer: Answer, sending: Sending) -> web.StreamResponse:
         frames = Frames(not turn.asked.show_usage, self._most)
         headers, lease, told = passed_back(answer, seat.place.name), seat.lease, 0
+
+        def passed(data: bytes) -> bool:
+            nonlocal told
+            ready = frames.feed(data)
+            more = not ready or sending.write(ready)
+            turn.events = frames.events
+            if lease.limits_output:
+                lease.heartbeat(frames.events, estimated=True)
+            else:
+                lease.heartbeat()
+            if told and frames.events >= told + EVENTS_PER_COUNT:
+                told = frames.events
+                turn.group.progress(turn.ticket, told)
+            return more
+
         try:
-            async for data in answer.content.iter_any():
-                ready = frames.feed(data)
-                turn.events = frames.events
-                if lease.limits_output:
-                    lease.heartbeat(frames.events, estimated=True)
-                else:
-                    lease.heartbeat()
-                if not ready:
-                    continue
-                if not told or frames.events >= told + EVENTS_PER_COUNT:
-                    if not told:
-                        self._first(turn)
+            over = False
+            while not over:
+                over = await answer.pass_on(passed)
+                await sending.flush(headers)
+                if not told and sending.started:
                     told = frames.events
-                    turn.group.progress(turn.ticket, frames.events)
-                await sending.write(ready, headers)
+                    self._first(turn)
+                    turn.group.progress(turn.ticket, told)
         except FrameTooLarge:
             text = f"an event of the engine's stream is longer than {self._most} bytes"
             raise Refused(502, text, "reply_too_large") from None
-        await sending.write(frames.rest(), headers)
+        if rest := frames.rest():
+            sending.write(rest)
         turn.tool = frames.tool
         told_usage = seat.place.backend.usage(frames.last) if frames.last is not None else None
         turn.usage = told_usage or Usage(turn.ticket.expected_tokens, frames.events)
-        return await sending.end()
+        return await sending.end(headers)
 
-    async def _whole(self, turn: Turn, seat: Seat, answer: aiohttp.ClientResponse) -> web.StreamResponse:
-        parts, size = [], 0
-        async for data in answer.content.iter_any():
+    async def _whole(self, turn: Turn, seat: Seat, answer: Answer) -> web.StreamResponse:
+        parts, size = list[bytes](), 0
+
+        def kept(data: bytes) -> bool:
+            nonlocal size
             size += len(data)
             if size > self._most:
                 raise Refused(502, f"the engine's reply is longer than {self._most} bytes", "reply_too_large")
             parts.append(data)
             seat.lease.heartbeat()
+            return True
+
+        await answer.pass_on(kept)
         body = b"".join(parts)
         self._first(turn)
         if answer.status == 200:

@@ -131,6 +131,7 @@ class Gateway:
         if self._runner is not None:
             await self._runner.cleanup()
             await self._desk.close()
+            self._places.close()
         if self._rm is not None:
             await self._rm.aclose()
         if self._session is not None:

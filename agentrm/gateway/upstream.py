@@ -1,5 +1,5 @@
-"""The connections to the engines: one pool for all of them, no buffering, nothing of the client's passed on that is not
-meant for the engine."""
+"""The way to the engines: nothing of the client's is passed on that is not meant for the engine, nothing of the engine's
+that is not meant for the client."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import aiohttp
 from multidict import CIMultiDict
 
+from agentrm.gateway.connections import Answer, Connections
 from agentrm.programs.backends import Reply, TransportError
 
 __all__ = ["Engine", "passed_back", "session"]
@@ -37,10 +38,11 @@ def session(connect_s: float) -> aiohttp.ClientSession:
 class Engine:
     """The way to one engine: what the gateway asks for itself (`request`), and the clients' calls (`post`)."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, key: str | None) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, key: str | None, connect_s: float) -> None:
         root = url.rstrip("/")
         self.root = root[: -len("/v1")] if root.endswith("/v1") else root
         self._session, self._key = session, key
+        self._calls = Connections(self.root, connect_s)
 
     async def request(
         self, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None
@@ -55,11 +57,14 @@ class Engine:
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
             raise TransportError(f"{method} {self.root}{path}: {type(error).__name__} {error}".strip()) from error
 
-    async def post(self, path: str, body: bytes, asked: Mapping[str, str] | None) -> aiohttp.ClientResponse:
-        """Sends a client's call. `asked`: the client's headers. Raises aiohttp.ClientError or OSError."""
-        return await self._session.post(
-            self.root + path, data=body, headers=self._headers(asked), allow_redirects=False
-        )
+    async def post(self, path: str, body: bytes, asked: Mapping[str, str] | None) -> Answer:
+        """Sends a client's call; returns as its answer begins. `asked`: the client's headers. Raises ConnectFailed, or
+        OSError once it was sent."""
+        return await self._calls.post(path, body, self._headers(asked))
+
+    def close(self) -> None:
+        """Closes the connections that carry no call."""
+        self._calls.close()
 
     def _headers(self, asked: Mapping[str, str] | None) -> dict[str, str]:
         """The client's own key goes on only where the gateway knows none, and `asked` still has it then."""
@@ -85,7 +90,7 @@ async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def passed_back(answer: aiohttp.ClientResponse, backend: str) -> CIMultiDict[str]:
+def passed_back(answer: Answer, backend: str) -> CIMultiDict[str]:
     """The headers of an engine's answer that the client gets, with the name of the backend."""
     found = CIMultiDict((name, answer.headers[name]) for name in _TO_CLIENT if name in answer.headers)
     for name, value in answer.headers.items():
