@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import itertools
 import logging
 import signal
@@ -79,6 +80,8 @@ async def _serve(config: Config) -> None:
         loop.add_signal_handler(one, told.set)
     gateway = Gateway(config)
     await gateway.start()
+    gc.collect()
+    gc.freeze()  # what was made so far stays: no collection has to walk it while answers wait
     print(f"agentrm serve: {gateway.url}/v1", flush=True)
     await told.wait()
     for one in (signal.SIGTERM, signal.SIGINT):

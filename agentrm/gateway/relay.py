@@ -25,8 +25,6 @@ __all__ = ["ClientGone", "EngineFailed", "Relay", "Sending", "broken_off"]
 
 EVENTS_PER_COUNT = 32
 """How often the scheduler is told how long an answer has become, in events."""
-
-
 MOST_UNREAD_BYTES = 1 << 16
 """Of an answer that its client does not read; then the engine has to wait."""
 

@@ -25,7 +25,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6, help="that each round of first-token sends requests")
     parser.add_argument("--requests", type=int, default=10_000, help="of departures")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--turns", type=int, default=5, help="of each program")
+    parser.add_argument("--turns", type=int, default=4, help="of each program")
+    parser.add_argument("--sentences", type=int, default=12, help="of each program's system text, about 18 tokens each")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     result: dict[str, Any] = {"python": platform.python_version(), "machine": platform.machine()}
@@ -35,7 +36,7 @@ def main() -> int:
         if "departures" in arguments.only:
             result["departures"] = asyncio.run(departures.run(arguments.requests, arguments.seed))
         if "programs" in arguments.only:
-            result["programs"] = asyncio.run(programs.llama(Path(folder), turns=arguments.turns))
+            result["programs"] = asyncio.run(programs.llama(Path(folder), turns=arguments.turns, sentences=arguments.sentences))
     text = json.dumps(result, indent=1)
     print(text)
     if arguments.json:

@@ -39,7 +39,8 @@ def running(*arguments: str, cwd: Path = ROOT, **environment: str) -> Iterator[s
 
 
 def times(url: str, seconds: float, *more: str) -> list[float]:
-    line = [sys.executable, "-m", "benchmarks.gateway.load", url, str(STREAMS), str(seconds), *more]
+    answer_s = FIRST_S + CHUNKS * GAP_S
+    line = [sys.executable, "-m", "benchmarks.gateway.load", url, str(STREAMS), str(answer_s), str(seconds), *more]
     done = subprocess.run(line, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True, timeout=seconds + 60)
     found: list[float] = json.loads(done.stdout)
     return found

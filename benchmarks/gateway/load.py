@@ -1,13 +1,17 @@
 """Many streams at once, each read as it comes: the time to the first token of each, in seconds.
 
-    python -m benchmarks.gateway.load URL STREAMS SECONDS [KEY CERT]
+    python -m benchmarks.gateway.load URL STREAMS RAMP_S SECONDS [KEY CERT]
 
-Prints the times as JSON. A client of its own, so that its cost is small and the same in all comparisons.
+All connections are made first. Then the users begin one after the other within RAMP_S, which should be as long as an
+answer takes, and each asks again as soon as its answer is complete. What counts is what is asked in the SECONDS after
+that, while all streams run. Prints the times as JSON. A client of its own, so that its cost is small and the same in all
+comparisons.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import ssl
@@ -24,8 +28,11 @@ BODY = json.dumps(
 class Reader(asyncio.Protocol):
     """One user: asks again as soon as an answer is complete."""
 
-    def __init__(self, request: bytes, times: list[float], until: float) -> None:
-        self._request, self._times, self._until = request, times, until
+    def __init__(self, request: bytes) -> None:
+        self._request = request
+        self.times: list[float] = []
+        self.counts_from = self.until = 0.0
+        """Since when answers count and until when it asks, by the loop's clock."""
         self._loop = asyncio.get_running_loop()
         self.over: asyncio.Future[None] = self._loop.create_future()
         self._first = True
@@ -33,23 +40,24 @@ class Reader(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
-        self._ask()
 
-    def _ask(self) -> None:
+    def ask(self) -> None:
         self._first, self._tail = True, b""
+        self._counts = self._loop.time() >= self.counts_from
         self._sent = perf_counter()
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         if self._first and b"data:" in data:
             self._first = False
-            self._times.append(perf_counter() - self._sent)  # the loop's own clock counts whole milliseconds
+            if self._counts:
+                self.times.append(perf_counter() - self._sent)  # the loop's own clock counts whole milliseconds
         self._tail = (self._tail + data)[-5:]
         if self._tail == b"0\r\n\r\n":
-            if self._loop.time() >= self._until:
+            if self._loop.time() >= self.until:
                 self._transport.close()
             else:
-                self._ask()
+                self.ask()
 
     def connection_lost(self, error: Exception | None) -> None:
         if not self.over.done():
@@ -59,28 +67,32 @@ class Reader(asyncio.Protocol):
                 self.over.set_result(None)
 
 
-async def load(url: str, streams: int, seconds: float, key: str | None, cert: str | None) -> list[float]:
-    loop, parts, times = asyncio.get_running_loop(), urlsplit(url), list[float]()
+async def load(
+    url: str, streams: int, ramp_s: float, seconds: float, key: str | None, cert: str | None
+) -> list[float]:
+    loop, parts = asyncio.get_running_loop(), urlsplit(url)
     more = f"Authorization: Bearer {key}\r\n" if key else ""
     request = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n{more}"
         f"Content-Length: {len(BODY)}\r\n\r\n"
     ).encode() + BODY
-    until = loop.time() + seconds
     trusting = ssl.create_default_context(cafile=cert) if cert else None
     readers = []
     for _ in range(streams):
-        _, reader = await loop.create_connection(
-            lambda: Reader(request, times, until), parts.hostname, parts.port, ssl=trusting
-        )
+        _, reader = await loop.create_connection(lambda: Reader(request), parts.hostname, parts.port, ssl=trusting)
         readers.append(reader)
-        await asyncio.sleep(random.uniform(0, 2 * min(1.0, seconds / 4) / streams))  # not all in step
+    gc.freeze()
+    begun = loop.time()
+    for reader in readers:
+        reader.counts_from, reader.until = begun + ramp_s, begun + ramp_s + seconds
+        loop.call_at(begun + random.uniform(0, ramp_s), reader.ask)
     await asyncio.gather(*(reader.over for reader in readers))
-    return times
+    return [taken for reader in readers for taken in reader.times]
 
 
 if __name__ == "__main__":
     import uvloop
 
-    key, cert = (*sys.argv[4:], "", "")[:2]
-    print(json.dumps(uvloop.run(load(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), key or None, cert or None))))
+    key, cert = (*sys.argv[5:], "", "")[:2]
+    numbers = int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+    print(json.dumps(uvloop.run(load(sys.argv[1], *numbers, key or None, cert or None))))

@@ -98,13 +98,12 @@ def compared(alone: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     return {"alone": alone, "gateway": ours, **ratios}
 
 
-async def llama(folder: Path, count: int = 6, turns: int = 5, sentences: int = 20) -> dict[str, Any]:
+async def llama(folder: Path, *, count: int = 6, turns: int, sentences: int) -> dict[str, Any]:
     """llama-server with two slots and no cache in main memory, for six programs."""
     with LlamaServer(folder, slots=2, context=4096) as server:
         alone = await programs(server.url, count, turns, sentences)
     with LlamaServer(folder, slots=2, context=4096) as server:
         async with before(server.url, kind="llamacpp", lanes=2, swap_dir=str(folder)) as gateway:
             ours = await programs(gateway.url, count, turns, sentences, release=True)
-    return {"engine": "llama-server (xllamacpp), SmolLM2-135M, 2 slots", "programs": count, "turns": turns} | compared(
-        alone, ours
-    )
+    shape = {"programs": count, "turns": turns, "sentences": sentences}
+    return {"engine": "llama-server (xllamacpp), SmolLM2-135M, 2 slots", **shape, **compared(alone, ours)}
