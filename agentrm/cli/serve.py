@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = configured(arguments)
     loop: Callable[[Coroutine[Any, Any, None]], object] = asyncio.run
     try:
-        import uvloop  # faster where it is installed
+        import uvloop  # faster, and there is none for Windows
 
         loop = uvloop.run
     except ImportError:

@@ -179,23 +179,23 @@ class _Connection(asyncio.Protocol):
         if answer is None:  # nobody has asked for anything
             self.abort()
             return
+        broken: OSError | None = None
         try:
             if self._in_head:
                 self._head_bytes += len(data)
             self._parser.feed_data(data)
             if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
-                raise httptools.HttpParserError(f"no end of its headers after {MOST_HEAD_BYTES} bytes")
+                broken = OSError(f"its answer has no end of its headers after {MOST_HEAD_BYTES} bytes")
         except httptools.HttpParserUpgrade:
             self._keep = False
         except httptools.HttpParserError as error:
-            answer.arrived()
-            self._end(OSError(f"this is no answer in HTTP: {error}"))
-            self.abort()
-            return
+            self._keep = False
+            broken = OSError(f"this is no answer in HTTP: {error}")
         answer.arrived()
-        if self._complete:
-            self._end(None)
-            if self._keep:
+        if self._complete or broken is not None:
+            self._answer = None
+            answer.ends(None if self._complete else broken)
+            if self._complete and self._keep:
                 self.read_on()
                 self._on_idle(self)
             else:
@@ -204,18 +204,18 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         self._on_lost(self)
-        if self._answer is not None:
-            if error is None and self._unsized and not self._in_head:  # such a body ends with the connection
-                self._end(None)
-            else:
-                self._end(error if isinstance(error, OSError) else ConnectionResetError("the connection was closed"))
-
-    def _end(self, error: OSError | None) -> None:
         answer, self._answer = self._answer, None
         if answer is not None:
-            answer.ends(error)
+            if error is None and self._unsized and not self._in_head:  # such a body ends with the connection
+                answer.ends()
+            else:
+                answer.ends(error if isinstance(error, OSError) else ConnectionResetError("the connection was closed"))
 
     # --- from the parser ---
+
+    def on_message_begin(self) -> None:
+        if self._complete:  # a second answer: nobody has asked for it, and nobody may take it for his own
+            self._keep, self._answer = False, None
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head or self._answer is None:  # a trailer says nothing that is passed on
@@ -226,11 +226,9 @@ class _Connection(asyncio.Protocol):
             self._unsized = False
 
     def on_headers_complete(self) -> None:
-        if self._complete:
-            raise httptools.HttpParserError("an answer that nobody has asked for")
-        status = self._parser.get_status_code()
         if self._answer is None:
             return
+        status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:  # only announces the answer
             self._answer.headers.clear()
             self._unsized = True
@@ -244,7 +242,7 @@ class _Connection(asyncio.Protocol):
             self._answer.adds(data)
 
     def on_message_complete(self) -> None:
-        if not self._in_head:
+        if self._answer is not None and not self._in_head:
             self._complete, self._keep = True, self._parser.should_keep_alive()
 
 

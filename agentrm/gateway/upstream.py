@@ -1,5 +1,5 @@
-"""The way to the engines: nothing of the client's is passed on that is not meant for the engine, nothing of the engine's
-that is not meant for the client."""
+"""The way to the engines: nothing of the client's is passed on that is not meant for the engine, nothing of the
+engine's that is not meant for the client."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 
 All connections are made first. Then the users begin one after the other within RAMP_S, which should be as long as an
 answer takes, and each asks again as soon as its answer is complete. What counts is what is asked in the SECONDS after
-that, while all streams run. Prints the times as JSON. A client of its own, so that its cost is small and the same in all
-comparisons.
+that, while all streams run. Prints the times as JSON. A client of its own, so that its cost is small and the same in
+all comparisons.
 """
 
 from __future__ import annotations
