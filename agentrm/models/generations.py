@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -23,7 +24,7 @@ M = TypeVar("M")
 Put = Callable[[Any], object]
 
 
-class _Running(Generic[M]):
+class _Running(ABC, Generic[M]):
     """What is common to all: it starts when it is first read, and ends with whoever holds it."""
 
     def __init__(self, loop: Loop, call: Call, start: Callable[[Put], object], model: str) -> None:
@@ -72,8 +73,9 @@ class _Running(Generic[M]):
             sampler, tuple(one for one in saved if one is not None) if None not in saved else (),
         )  # fmt: skip
 
+    @abstractmethod
     def _describe(self) -> tuple[str, int, dict[str, Any], Any]:
-        raise NotImplementedError
+        """Kind, prompt tokens, settings and the sampler's state, as a snapshot keeps them."""
 
 
 class Generation(_Running[Piece], Iterator[Piece]):

@@ -10,6 +10,7 @@ serves live traffic. ThunderAgent's two are in `thunderagent.py`.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -21,7 +22,7 @@ __all__ = ["ROUTERS", "AgentRM", "Direct", "FifoSet"]
 TTL_S = 10.0
 
 
-class OnEngines:
+class OnEngines(ABC):
     """Programs by engine and the tokens that they count there."""
 
     def __init__(self, fleet: Fleet) -> None:
@@ -29,8 +30,9 @@ class OnEngines:
         self.started: list[tuple[Running, int]] = []
         self.on: list[dict[int, Running]] = [{} for _ in fleet.engines]
 
+    @abstractmethod
     def request(self, program: Running, now: float) -> None:
-        raise NotImplementedError
+        """The program wants its next call."""
 
     def settled(self, program: Running, now: float) -> None:
         pass
