@@ -34,14 +34,14 @@ class OnEngines(ABC):
     def request(self, program: Running, now: float) -> None:
         """The program wants its next call."""
 
-    def settled(self, program: Running, now: float) -> None:
+    def settled(self, program: Running, now: float) -> None:  # noqa: B027 - not every router looks at it
         pass
 
     def ended(self, program: Running, now: float) -> None:
         for programs in self.on:
             programs.pop(program.key, None)
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> None:  # noqa: B027 - as above
         pass
 
     def next_tick(self, now: float) -> float:

