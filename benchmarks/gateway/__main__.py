@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gateway [--only NAME ...] [--json FILE]`: first-token, departures, programs."""
+"""`python -m benchmarks.gateway [--only NAME ...] [--json FILE] [--record]`: first-token, departures, programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gateway import departures, first_token, programs
+from benchmarks.gateway import departures, first_token, page, programs
 
 NAMES = ("first-token", "departures", "programs")
 
@@ -21,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__)
     parser.add_argument("--only", nargs="*", default=NAMES, choices=NAMES)
     parser.add_argument("--json", type=Path, metavar="FILE", help="where the results go besides the screen")
+    parser.add_argument("--record", action="store_true", help="keep them in GATEWAY.json and results_gateway.md")
     parser.add_argument("--rounds", type=int, default=5, help="of first-token")
     parser.add_argument("--seconds", type=float, default=6, help="that each round of first-token sends requests")
     parser.add_argument("--requests", type=int, default=10_000, help="of departures")
@@ -42,6 +43,8 @@ def main() -> int:
     print(text)
     if arguments.json:
         arguments.json.write_text(text + "\n")
+    if arguments.record:
+        page.record({name: result[name] for name in arguments.only}, page.command("benchmarks.gateway"))
     return 0
 
 

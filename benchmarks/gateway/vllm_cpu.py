@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gateway import page
 from benchmarks.gateway.programs import before, compared, programs
 
 BLOCK = 128
@@ -102,6 +103,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--sentences", type=int, default=10, help="of each program's system text, about 25 tokens each")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--record", action="store_true", help="keep it in GATEWAY.json and results_gateway.md")
     arguments = parser.parse_args()
     weights(arguments.weights)
     shape = (arguments.programs, arguments.turns, arguments.sentences)
@@ -116,6 +118,8 @@ def main() -> int:
     print(json.dumps(result, indent=1))
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
+    if arguments.record:  # where things lie on this machine is nobody's business
+        page.record({"vllm": result}, "python -m benchmarks.gateway.vllm_cpu --python PYTHON --weights FOLDER")
     return 0
 
 
