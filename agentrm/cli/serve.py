@@ -86,5 +86,6 @@ async def _serve(config: Config) -> None:
     await told.wait()
     for one in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(one)
+        signal.signal(one, signal.SIG_DFL)  # the second one ends the process there and then
     print("agentrm serve: draining", file=sys.stderr, flush=True)
     await gateway.stop()

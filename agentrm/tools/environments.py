@@ -10,6 +10,7 @@ there by the next one that uses the same home, and by `agentrm doctor`.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import threading
@@ -48,6 +49,8 @@ Making = Callable[[Environment, Done], None]
 EXIT_S = 1.0
 """Seconds beyond the grace time that the exit of the process waits for one that is just being made. What is not gone by
 then is left to the journal."""
+HUNG_S = 10.0
+"""Seconds beyond the grace time in which one has to be gone, when the process exits, for the exit to wait on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,32 @@ class Environments:
                 problems |= error.problems
         if problems:
             raise EnvironmentLeft(problems)
+
+    def _close_while_it_goes_on(self) -> None:
+        """`close` for the exit of the process, which a provider that hangs must not hold up for ever."""
+        over, failed = threading.Event(), list[BaseException]()
+
+        def closing() -> None:
+            try:
+                self.close()
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                failed.append(error)
+            over.set()
+
+        try:
+            in_thread(closing)
+        except RuntimeError:  # a Python that starts no thread any more at its exit
+            closing()
+        left = len(self._live) + 1
+        while not over.wait(self.settings.grace_s + HUNG_S):
+            if len(self._live) >= left:
+                logging.getLogger("agentrm").warning(
+                    "%d environments are still being removed and left to the journal: run agentrm doctor --clean", left
+                )
+                return
+            left = len(self._live)
+        if failed:
+            raise failed[0]
 
     async def close_async(self) -> None:
         """`close` without blocking the loop."""
@@ -414,4 +443,4 @@ def _close_at_exit(of: weakref.ref[Environments], pid: int) -> None:
     environments = of()
     if environments is not None and os.getpid() == pid:
         environments._patience_s = environments.settings.grace_s + EXIT_S
-        environments.close()
+        environments._close_while_it_goes_on()

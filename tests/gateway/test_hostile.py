@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
@@ -315,3 +319,28 @@ def test_names_and_keys_that_can_stand_in_no_header_are_refused(monkeypatch: pyt
     with pytest.raises(ConfigError, match="api_key_env") as refused:
         asyncio.run(Gateway(config).start())
     assert "hidden" not in str(refused.value)
+
+
+# --- the process ---
+
+
+async def test_the_second_signal_ends_the_process_there_and_then() -> None:
+    async def hangs(call: Call) -> web.StreamResponse:
+        return await call.stream(said("two"), DONE, hold=asyncio.Event())
+
+    engine = await Engine(hangs).start()
+    line = [sys.executable, "-m", "agentrm", "serve", "--port", "0", "--backend", engine.url]
+    served = await asyncio.create_subprocess_exec(*line, stdout=PIPE, stderr=PIPE)
+    assert served.stdout is not None and served.stderr is not None
+    url = (await served.stdout.readline()).decode().split()[-1]
+    async with aiohttp.ClientSession() as session:
+        asked = asyncio.ensure_future(session.post(url + "/chat/completions", json=body(True)))
+        await engine.arrived.wait()
+        await asked
+        served.send_signal(signal.SIGINT)
+        while b"draining" not in (line_of := await served.stderr.readline()):
+            assert line_of, "it ended at the first signal"
+        served.send_signal(signal.SIGINT)
+        assert await served.wait() == -signal.SIGINT
+        assert not (await served.stderr.read()).strip()
+    await engine.kill()

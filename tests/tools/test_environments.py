@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from agentrm.tools import (
     SetupTimeout,
     leftovers,
 )
+from agentrm.tools.journal import Journal
 from tests.scheduling.driver import in_threads, until
 from tests.tools.scene import left_in, pretending
 
@@ -349,3 +352,25 @@ def test_threads_that_ask_together_get_one(tmp_path: Path) -> None:
     assert len(set(map(id, got))) == 1 and len(provider.created) == 1
     environments.close()
     assert os.listdir(tmp_path / "journal") == []
+
+
+EXITING = """
+import sys, threading
+from pathlib import Path
+from agentrm.tools import environments as room
+from tests.tools.scene import pretending
+room.HUNG_S = 0.2
+environments, provider = pretending(Path(sys.argv[1]), {"box": {}, "stuck": {}}, grace_s=0)
+for program in "abc":
+    environments.get(program, "box")
+environments.get("d", "stuck")
+real = provider.remove
+provider.remove = lambda place: real(place) if place.kind == "box" else threading.Event().wait()
+"""
+
+
+def test_a_provider_that_hangs_does_not_keep_the_process_from_its_exit(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", EXITING, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "1 environments are still being removed" in done.stderr
+    (left,) = Journal(tmp_path).entries()
+    assert left.place.kind == "stuck" and left.is_left
