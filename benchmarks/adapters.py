@@ -1,8 +1,9 @@
 """What a plugin adds to one call of its framework, and to its import: `python -m benchmarks.adapters [FRAMEWORK ...]`.
 
 Model and tool are mocks that answer after one turn of the loop (a real one never answers within the same), so a call's
-time is the framework's own cost. Bare and gated take turns in one process; what is read is the difference. The bar: 2 %
-of the framework's own cost, or 100 microseconds, whichever is more.
+processor time is the framework's own cost. Bare and gated calls take turns in one process; what is read is the
+difference. The bar: 2 % of the framework's own cost, or 100 microseconds, whichever is more. Without names
+of frameworks it measures all of them and writes results_adapters.md.
 
 A framework is one function in `FRAMEWORKS` that returns its cases; `WARM_IMPORT` names what its plugin loads.
 """
@@ -18,14 +19,16 @@ import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from time import process_time_ns
 from typing import Any
 
 import agentrm
-from benchmarks import measure
+from benchmarks import report
 
 SHARE, FLOOR_NS = 0.02, 100_000
 IMPORT_BAR_MS = 20.0
+LONGEST_ROUND_NS = 1e9
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ def _manager() -> agentrm.ResourceManager:
 
 def langchain() -> Iterator[Case]:
     from langchain.agents import create_agent
+    from langchain.agents.middleware import AgentMiddleware
     from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
     from langchain_core.messages import AIMessage, HumanMessage
     from langchain_core.tools import tool
@@ -67,14 +71,26 @@ def langchain() -> Iterator[Case]:
         await asyncio.sleep(0)
         return "seen"
 
+    class Nothing(AgentMiddleware):
+        """LangChain traces every middleware and builds a request for it, which costs more than any gate: the bare agent
+        has one that does nothing."""
+
+        def wrap_model_call(self, request: Any, handler: Any) -> Any:
+            return handler(request)
+
+        async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+            return await handler(request)
+
     rm, model = _manager(), Mock(messages=Forever())
     gated, gated_look = rm.attach(model), rm.attach(look)
-    bare_agent = create_agent(model, [])
-    gated_agent = create_agent(model, [], middleware=[AgentRMMiddleware(rm)])
+    bare_agent, gated_agent = create_agent(model, []), create_agent(gated, [])
+    with_nothing = create_agent(model, [], middleware=[Nothing()])
+    with_ours = create_agent(model, [], middleware=[AgentRMMiddleware(rm)])
     hello = {"messages": [HumanMessage("hello")]}
     yield Case("model.ainvoke", lambda: model.ainvoke("hello"), lambda: gated.ainvoke("hello"))
     yield Case("tool.ainvoke", lambda: look.ainvoke({}), lambda: gated_look.ainvoke({}))
-    yield Case("agent.ainvoke", lambda: bare_agent.ainvoke(hello), lambda: gated_agent.ainvoke(hello))
+    yield Case("agent, model attached", lambda: bare_agent.ainvoke(hello), lambda: gated_agent.ainvoke(hello))
+    yield Case("agent, middleware", lambda: with_nothing.ainvoke(hello), lambda: with_ours.ainvoke(hello))
 
 
 def autogen() -> Iterator[Case]:
@@ -174,24 +190,35 @@ WARM_IMPORT = {
 }  # fmt: skip
 
 
-def _round(call: Callable[[], Awaitable[object]], n: int) -> measure.Round:
-    async def run() -> float:
-        await call()
-        start = process_time_ns()
-        for _ in range(n):
+@dataclass(frozen=True)
+class Added:
+    """Nanoseconds of processor time per call: bare, and what the gate adds: median, lowest and highest round."""
+
+    bare: float
+    median: float
+    low: float
+    high: float
+
+
+def overhead(case: Case, rounds: int, n: int) -> Added:
+    """A round: `n` calls of each, one bare and one gated in turns, so that both see the same machine; their medians."""
+    asyncio.run(_round(case, 3))
+    found = [asyncio.run(_round(case, n)) for _ in range(rounds)]
+    added = sorted(gated - bare for bare, gated in found)
+    return Added(statistics.median(bare for bare, _ in found), statistics.median(added), added[0], added[-1])
+
+
+async def _round(case: Case, n: int) -> tuple[float, float]:
+    bare: list[int] = []
+    gated: list[int] = []
+    turns = [(case.bare, bare), (case.gated, gated)]
+    for _ in range(n):
+        turns.reverse()
+        for call, taken in turns:
+            start = process_time_ns()
             await call()
-        return (process_time_ns() - start) / n
-
-    return lambda: asyncio.run(run())
-
-
-def overhead(case: Case, rounds: int, n: int) -> tuple[float, float, float, float]:
-    """Nanoseconds per call: bare, and what the gate adds: median, lowest and highest round."""
-    bare, gated = _round(case.bare, n), _round(case.gated, n)
-    bare(), gated()
-    pairs = [(bare(), gated()) if i % 2 else (gated(), bare())[::-1] for i in range(rounds)]
-    added = sorted(b - a for a, b in pairs)
-    return statistics.median(a for a, _ in pairs), statistics.median(added), added[0], added[-1]
+            taken.append(process_time_ns() - start)
+    return statistics.median(bare), statistics.median(gated)
 
 
 def own_import_ms(framework: str, times: int = 7) -> float:
@@ -210,30 +237,52 @@ def own_import_ms(framework: str, times: int = 7) -> float:
     return sum(best.values()) / 1000
 
 
+HEAD = """## Adapters
+
+    python -m benchmarks.adapters
+
+What each plugin adds to one call: processor time of the whole process, mock models and tools that answer after one
+turn of the loop; bare and gated calls in turns in one process, the median of {rounds} rounds (lowest and highest
+round), in each round the medians of up to {calls} calls. Bar: 2 % of the framework's own cost, or 100 us, whichever is
+more. Import: the plugin's own modules without what they import, best of several processes; bar 20 ms.
+
+{machine}
+
+| framework | call | bare | gate adds | bar | |
+|---|---|---:|---:|---:|---|
+"""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adapters", description=__doc__)
-    parser.add_argument("frameworks", nargs="*", choices=[[], *FRAMEWORKS], help="which (default: all)")
+    parser.add_argument(
+        "frameworks", nargs="*", choices=[[], *FRAMEWORKS], help="which (default: all, and write it down)"
+    )
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--calls", type=int, default=300, help="calls in a round")
+    parser.add_argument("--calls", type=int, default=300, help="calls in a round, at most")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    missed = 0
+    rows, missed = [], 0
     for framework in args.frameworks or FRAMEWORKS:
         for case in FRAMEWORKS[framework]():
-            bare, added, low, high = overhead(case, args.rounds, args.calls)
-            bar = max(SHARE * bare, FLOOR_NS)
-            missed += added > bar
-            print(
-                f"{framework:10} {case.name:20} bare {bare / 1e3:8.1f} us, gate adds {added / 1e3:6.1f} us "
-                f"({low / 1e3:.1f} to {high / 1e3:.1f}), {added / bare:6.1%}; bar {bar / 1e3:.0f} us "
-                f"{'met' if added <= bar else 'MISSED'}",
-                flush=True,
-            )
+            calls = max(10, min(args.calls, int(LONGEST_ROUND_NS / overhead(case, 1, 5).bare)))
+            added = overhead(case, args.rounds, calls)
+            bar = max(SHARE * added.bare, FLOOR_NS)
+            missed += added.median > bar
+            low, median, high = (f"{ns / 1e3:.0f}" for ns in (added.low, added.median, added.high))
+            cells = f"{added.bare / 1e3:.0f} us", f"{median} us ({low} to {high})", f"{bar / 1e3:.0f} us"
+            rows.append((framework, case.name, *cells, "met" if added.median <= bar else "missed"))
+            print(*rows[-1], sep=" | ", flush=True)
         took = own_import_ms(framework)
         missed += took > IMPORT_BAR_MS
-        verdict = "met" if took <= IMPORT_BAR_MS else "MISSED"
-        print(f"{framework:10} {'import':20} own part {took:.1f} ms; bar {IMPORT_BAR_MS:.0f} ms {verdict}", flush=True)
+        verdict = "met" if took <= IMPORT_BAR_MS else "missed"
+        rows.append((framework, "import", "", f"{took:.1f} ms", f"{IMPORT_BAR_MS:.0f} ms", verdict))
+        print(*rows[-1], sep=" | ", flush=True)
+    if not args.frameworks:
+        head = HEAD.format(rounds=args.rounds, calls=args.calls, machine=report.machine())
+        text = head + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        (Path(__file__).parent / "results_adapters.md").write_text(text)
     return 1 if missed else 0
 
 

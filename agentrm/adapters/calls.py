@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause, pause_async
-from agentrm.adapters.guarding import guarded
+from agentrm.adapters.guarding import guarded, is_watched
 from agentrm.adapters.layers import Layer, is_inner_layer
 from agentrm.adapters.leasing import admit, fail, new_lease, settle
 from agentrm.adapters.spec import CallSpec
@@ -35,6 +35,8 @@ def call(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
     `spec.translate` has one), `LoopDetected` when guards refused it."""
     if is_inner_layer(rm, spec):
         return fn()
+    if not is_watched(spec):
+        return _call(rm, spec, fn)
     with guarded(spec) as seen:
         return seen(_call(rm, spec, fn))  # type: ignore[no-any-return]
 
@@ -55,7 +57,7 @@ async def acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
     lane."""
     if is_inner_layer(rm, spec):
         return await fn()
-    if spec.use is None:  # nothing to be watched; most calls are a model's
+    if not is_watched(spec):
         return await _acall(rm, spec, fn)
     with guarded(spec) as seen:
         return seen(await _acall(rm, spec, fn))  # type: ignore[no-any-return]
@@ -80,6 +82,8 @@ async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
     """
     if is_inner_layer(rm, spec):
         return await on_thread(fn)
+    if not is_watched(spec):
+        return await _acall_blocking(rm, spec, fn)
     with guarded(spec) as seen:
         return seen(await _acall_blocking(rm, spec, fn))  # type: ignore[no-any-return]
 

@@ -36,26 +36,31 @@ class Gate:
     """One way into a manager: the manager, who is asking, and what differs from the configuration. `named`: what the
     framework calls the agent, which counts where nothing else says who asks."""
 
-    __slots__ = ("__weakref__", "_classes", "_lock", "_over", "arguments", "named", "options", "rm")
+    __slots__ = ("__weakref__", "_classes", "_lasting", "_lock", "_over", "arguments", "named", "options", "rm")
 
     def __init__(self, rm: Any, arguments: Identity, options: Mapping[str, Any], named: Identity = NOBODY) -> None:
         self.rm, self.arguments, self.options, self.named = rm, arguments, options, named
+        self._lasting = first_answers(arguments, named)
         self._classes: dict[type, type] = {}
         self._over: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
     def call(self, who: Identity, **call: Any) -> CallSpec:
         """A call that `who` makes through this gate."""
-        asks = {"agent": who.agent, "priority": who.priority, "tenant": who.tenant, "session": who.session}
-        return CallSpec(**{**self.options, **asks, **call})
+        agent, tenant, session, priority = who
+        return CallSpec(agent=agent, tenant=tenant, session=session, priority=priority, **{**self.options, **call})
 
     def spec(self, **call: Any) -> CallSpec:
         """What is known about the call that begins here."""
-        return self.call(first_answers(self.arguments, current_identity(), self.named), **call)
+        return self.call(self.asking(current_identity()), **call)
+
+    def asking(self, said: Identity) -> Identity:
+        """Who makes a call round which that was said."""
+        return self._lasting if said is NOBODY else first_answers(self.arguments, said, self.named)
 
     def over(self: G, inner: G) -> G:
         """This gate for an object that `inner` gates for the same manager: one gate, what this one says comes first."""
-        if inner is self or (self.arguments == self.named == NOBODY and not self.options):
+        if inner is self or (self._lasting == NOBODY and not self.options):
             return inner
         arguments, options = first_answers(self.arguments, inner.arguments), {**inner.options, **self.options}
         named = first_answers(self.named, inner.named)
@@ -64,9 +69,12 @@ class Gate:
         with self._lock:
             found: G | None = self._over.get(inner)
             if found is None:
-                found = self._over[inner] = type(self)(self.rm, arguments, options)
-                found.named = named
+                found = self._over[inner] = type(self)(self.rm, arguments, options, named)
             return found
+
+    def __deepcopy__(self: G, memo: object) -> G:
+        """A copy of what is gated goes through the same manager."""
+        return self
 
     def subclass(self, cls: type, methods: Methods) -> type:
         with self._lock:

@@ -18,7 +18,7 @@ from agentrm.limits.guards import Call, current_guards
 if TYPE_CHECKING:
     from agentrm.adapters.spec import CallSpec
 
-__all__ = ["ToolUse", "guarded"]
+__all__ = ["ToolUse", "guarded", "is_watched"]
 
 
 def _with_text(result: Any, note: str) -> Any:
@@ -40,19 +40,19 @@ class ToolUse:
     noted: Callable[[Any, str], Any] = _with_text
 
 
-def _unseen(result: Any) -> Any:
-    return result
+def is_watched(spec: CallSpec) -> bool:
+    """Whether there are guards that want to see the call: most calls have none."""
+    return spec.use is not None and spec.kind == "tool" and (spec.guards or current_guards()) is not None
 
 
 @contextmanager
 def guarded(spec: CallSpec) -> Iterator[Callable[[Any], Any]]:
-    """Round one tool call; the block passes the result through the function that it gets. Raises LoopDetected if the
-    call is not to be made."""
-    guards = spec.guards or current_guards()
-    if guards is None or spec.use is None or spec.kind != "tool":
-        yield _unseen
-        return
-    use, asked = spec.use, Call(spec.tool or "tool", spec.use.arguments(), spec.agent or guards.root.agent)
+    """Round one tool call that is watched; the block passes the result through the function that it gets. Raises
+    LoopDetected if the call is not to be made."""
+    guards, use = spec.guards or current_guards(), spec.use
+    if guards is None or use is None:
+        raise ValueError("this call is not watched")
+    asked = Call(spec.tool or "tool", use.arguments(), spec.agent or guards.root.agent)
     guards.before(asked)
 
     def seen(result: Any) -> Any:

@@ -30,6 +30,8 @@ OPTIONS = ("pool", "wait_max", "idle_s", "run_s", "guards")
 _PREFIX = "agentrm_"
 _NAMES = Identity._fields
 _PREFIXED = tuple((name, f"{_PREFIX}{name}") for name in _NAMES)
+_PREFIXED_KEYS = frozenset(prefixed for _, prefixed in _PREFIXED)
+_KEYS = _PREFIXED_KEYS | frozenset(_NAMES)
 
 
 def identity_of(where: str, given: Mapping[str, Any]) -> Identity:
@@ -51,20 +53,17 @@ def read_options(where: str, given: Mapping[str, Any]) -> tuple[Identity, dict[s
 
 def first_answers(*sources: Identity) -> Identity:
     """For each field the first source that has one."""
-    found: dict[str, Any] = {}
-    for source in sources:
-        if source is not NOBODY:
-            for name, answer in zip(_NAMES, source, strict=True):
-                if answer is not None and name not in found:
-                    found[name] = answer
-    return Identity(**found) if found else NOBODY
+    known = [source for source in sources if source is not NOBODY]
+    if len(known) < 2:
+        return known[0] if known else NOBODY
+    return Identity(*[next((a for a in answers if a is not None), None) for answers in zip(*known, strict=True)])
 
 
 def read_identity(holder: Any, *, plain: bool) -> Identity:
     """The identity in a framework's mapping or object, from `agentrm_agent`, `agentrm_priority` and so on,
     and with `plain` from `agent`, `priority`, `tenant` and `session` too. A prefixed value that can't be
     meant raises `ConfigError`; a plain one is the user's own field and left alone."""
-    if not holder:
+    if not holder or (type(holder) is dict and holder.keys().isdisjoint(_KEYS if plain else _PREFIXED_KEYS)):
         return NOBODY
     found: dict[str, Any] = {}
     for name, prefixed in _PREFIXED:

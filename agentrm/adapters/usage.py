@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 __all__ = ["Meter", "Usage", "estimate_text", "estimate_tokens", "read_usage"]
@@ -15,6 +16,7 @@ _INPUT = ("input_tokens", "prompt_tokens", "prompt_token_count", "prompt_eval_co
 _OUTPUT = ("output_tokens", "completion_tokens", "candidates_token_count", "eval_count", "outputTokens")
 _CACHED = ("cached_tokens", "cache_read", "cache_read_input_tokens", "cached_content_token_count")
 _BESIDE = ("cache_read_input_tokens", "cache_creation_input_tokens")  # Anthropic counts them beside the input
+_DETAILS = ("input_token_details", "input_tokens_details", "prompt_tokens_details")
 _HOLDERS = ("usage_metadata", "usage", "models_usage", "token_usage")
 _TEXTS = ("content", "text", "delta", "message", "choices", "generations", "tool_calls", "tool_call_chunks")
 _DEEPEST = 8
@@ -51,42 +53,45 @@ class Usage:
 def read_usage(result: Any) -> Usage | None:
     """The use that a result or chunk of a common client reports (OpenAI's two APIs, Anthropic, Google,
     Ollama, LangChain, AutoGen, plain dicts), None if it reports none."""
+    get = _reader(result)
     for name in _HOLDERS:
-        if (held := _get(result, name)) is not None and (usage := _from_counts(held)) is not None:
+        if (held := get(name)) is not None and (usage := _from_counts(held)) is not None:
             return usage
     return _from_counts(result) if isinstance(result, Mapping) else None
 
 
 def _from_counts(counts: Any) -> Usage | None:
-    inputs, outputs = _first(counts, _INPUT), _first(counts, _OUTPUT)
+    get = _reader(counts)
+    inputs, outputs = _first(get, _INPUT), _first(get, _OUTPUT)
     if not inputs and not outputs:
         return None
-    cached = _first(counts, _CACHED)
-    for name in ("input_token_details", "input_tokens_details", "prompt_tokens_details"):
-        if not cached:
-            cached = _first(_get(counts, name), _CACHED)
+    cached = _first(get, _CACHED)
+    for name in _DETAILS:
+        if not cached and (details := get(name)) is not None:
+            cached = _first(_reader(details), _CACHED)
     beside = 0
-    if _get(counts, "input_tokens") is not None and _get(counts, "input_token_details") is None:
-        beside = sum(_count(_get(counts, name)) for name in _BESIDE)
+    if get("input_tokens") is not None and get("input_token_details") is None:
+        beside = sum(_count(get(name)) for name in _BESIDE)
     return Usage(inputs + beside, outputs, cached)
 
 
-def _first(holder: Any, names: Iterable[str]) -> int:
+def _first(get: Callable[[str], Any], names: Iterable[str]) -> int:
     for name in names:
-        if number := _count(_get(holder, name)):
+        if (value := get(name)) is not None and (number := _count(value)):
             return number
     return 0
 
 
 def _count(value: Any) -> int:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return int(value) if is_number and value > 0 else 0
+    return int(value) if is_number and 0 < value < inf else 0
 
 
-def _get(holder: Any, name: str) -> Any:
-    if isinstance(holder, Mapping):
-        return holder.get(name)
-    return getattr(holder, name, None)
+def _reader(holder: Any) -> Callable[[str], Any]:
+    """What looks a name up in it, None for what is not there."""
+    if isinstance(holder, dict) or isinstance(holder, Mapping):  # the first is much quicker to tell
+        return holder.get
+    return lambda name: getattr(holder, name, None)
 
 
 def estimate_text(text: str) -> int:

@@ -89,7 +89,7 @@ class _Walk:
         if id(x) in self._seen:
             return True
         self._seen[id(x)] = x
-        gate = _of_team(gate, x) if isinstance(x, Team) else gate.named(agent=x.name)
+        gate = _of_team(gate, x) if isinstance(x, Team) else gate.naming(agent=x.name)
         for name, value in list(vars(x).items()):
             new, found = self.part(gate, value)
             if found and new is not value:
@@ -99,12 +99,10 @@ class _Walk:
 
 def _of_team(gate: Gate, team: Any) -> Gate:
     """A team and those inside it are one conversation. Where its runtime is shared, who asks it is remembered."""
-    from dataclasses import replace
-
     from agentrm_autogen.gating import Caller
 
-    if gate.names.session is None:
-        gate = gate.named(session=getattr(team, "_team_id", None))
+    if gate.named.session is None:
+        gate = gate.naming(session=getattr(team, "_team_id", None))
     if getattr(team, "_embedded_runtime", True):
         return gate
     caller, outer, native = Caller(), gate.caller, team.run_stream
@@ -115,7 +113,7 @@ def _of_team(gate: Gate, team: Any) -> Gate:
         return native(*args, **kwargs)
 
     team.run_stream = run_stream
-    return replace(gate, caller=caller)
+    return gate.naming(caller)
 
 
 def _refusal(x: Any) -> AttachError:

@@ -9,11 +9,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
-from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, TypeVar
 
-from agentrm.adapters import CallSpec, Identity, first_answers, read_options
+from agentrm.adapters import CallSpec, Identity, read_options
+from agentrm.adapters.copies import Gate as PlainGate
 from agentrm.errors import ConfigError
 from agentrm.identity import NOBODY, current_identity
 from agentrm.scheduling import current_lease
@@ -49,47 +48,44 @@ class Caller:
         self.context = outer.context if outer is not None and nested_in_team else copy_context()
 
 
-@dataclass(frozen=True, eq=False)
-class Gate:
-    """`arguments` are what the user said on attaching, `names` what AutoGen calls the agent and the conversation."""
+class Gate(PlainGate):
+    """A way into a manager. `caller`: where the calls of a team belong whose runtime is shared."""
 
-    rm: Any
-    arguments: Identity = NOBODY
-    options: Mapping[str, Any] = field(default_factory=dict)
-    names: Identity = NOBODY
-    caller: Caller | None = None
+    __slots__ = ("caller",)
+
+    def __init__(
+        self,
+        rm: Any,
+        arguments: Identity,
+        options: Mapping[str, Any],
+        named: Identity = NOBODY,
+        caller: Caller | None = None,
+    ) -> None:
+        super().__init__(rm, arguments, options, named)
+        self.caller = caller
 
     def spec(self, **call: Any) -> CallSpec:
         """What is known about the call that begins here."""
         context = self.context()
         said = current_identity() if context is None else context.run(current_identity)
-        who = self._lasting if said == NOBODY else first_answers(self.arguments, said, self.names)._asdict()
-        return CallSpec(**who, **self.options, **call)
-
-    @cached_property
-    def _lasting(self) -> dict[str, Any]:
-        """Who asks where nothing is said round the call."""
-        return first_answers(self.arguments, self.names)._asdict()
+        return self.call(self.asking(said), **call)
 
     def context(self) -> Context | None:
         """Where the call belongs, None for where it is made."""
         return self.caller.context if self.caller is not None and current_lease() is None else None
 
     def over(self, inner: Gate) -> Gate:
-        """This gate for what `inner` gates for the same manager: one gate, what this one says comes first."""
-        return Gate(
-            self.rm,
-            first_answers(self.arguments, inner.arguments),
-            {**inner.options, **self.options},
-            first_answers(self.names, inner.names),
-            self.caller or inner.caller,
-        )
+        found = super().over(inner)
+        if found is not inner:
+            found.caller = self.caller or inner.caller
+        return found
 
-    def named(self, **names: Any) -> Gate:
-        return replace(self, names=self.names._replace(**names))
+    def naming(self, caller: Caller | None = None, **names: Any) -> Gate:
+        """The same for what AutoGen calls so."""
+        return Gate(self.rm, self.arguments, self.options, self.named._replace(**names), caller or self.caller)
 
     def to_config(self) -> dict[str, Any]:
-        told = {"arguments": self.arguments, "names": self.names}
+        told = {"arguments": self.arguments, "names": self.named}
         said = {key: {n: v for n, v in who._asdict().items() if v is not None} for key, who in told.items()}
         options = {name: value for name, value in self.options.items() if name != "guards"}  # of one task, no setting
         return {"manager": self.rm.name, "options": options, **said}

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-from collections.abc import AsyncGenerator, Mapping
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, cast
 
 from autogen_core import CancellationToken, Component, ComponentModel
 from autogen_core.tools import (
     FunctionTool,
     StaticStreamWorkbench,
+    StaticWorkbench,
+    StreamTool,
     TextResultContent,
     ToolResult,
     ToolSchema,
@@ -29,6 +32,9 @@ from agentrm_autogen.gating import Gate, make_gate, placed, start
 __all__ = ["GatedWorkbench", "gate_workbench"]
 
 _END: Any = object()
+_CANCELLED = "The call was cancelled before it ended."
+_TELLS_CANCELLATIONS = sys.version_info >= (3, 11)
+"""Whether a task knows that it was cancelled itself and did not only await what was."""
 
 
 class GatedWorkbenchConfig(BaseModel):
@@ -69,34 +75,8 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         call_id: str | None = None,
     ) -> AsyncGenerator[Any, None]:
         """The tool's events, then its ToolResult."""
-        return self._events(True, name, arguments, cancellation_token, call_id)
-
-    async def _events(
-        self,
-        streams: bool,
-        name: str,
-        arguments: Mapping[str, Any] | None,
-        cancellation_token: CancellationToken | None,
-        call_id: str | None,
-    ) -> AsyncGenerator[Any, None]:
         token = cancellation_token or CancellationToken()
-        events: asyncio.Queue[Any] = asyncio.Queue()
-        renamed = getattr(self._calls, "_override_name_to_original", {})
-        original = renamed.get(name, name)
-        work = start(self.gate, lambda: self._run(events, streams, (original, arguments, token, call_id)))
-        token.link_future(work)
-        work.add_done_callback(lambda _: events.put_nowait(_END))
-        try:
-            while (event := await events.get()) is not _END:
-                yield event
-        finally:
-            work.cancel()
-        if work.cancelled():
-            yield _failed(name, "The call was cancelled before it ended.")
-        elif (error := work.exception()) is not None:
-            if not isinstance(error, Exception):
-                raise error
-            yield _failed(name, self._format_errors(error) or type(error).__name__)
+        return self._events(True, name, arguments, token, call_id)
 
     async def call_tool(
         self,
@@ -106,9 +86,58 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         call_id: str | None = None,
     ) -> ToolResult:
         result = None
-        async for event in self._events(False, name, arguments, cancellation_token, call_id):
+        async for event in self._events(False, name, arguments, cancellation_token or CancellationToken(), call_id):
             result = event
         return result if isinstance(result, ToolResult) else _failed(name, "The tool ended without a result.")
+
+    async def _events(
+        self,
+        streams: bool,
+        name: str,
+        arguments: Mapping[str, Any] | None,
+        token: CancellationToken,
+        call_id: str | None,
+    ) -> AsyncGenerator[Any, None]:
+        original = getattr(self._calls, "_override_name_to_original", {}).get(name, name)
+        call = (original, arguments, token, call_id)
+        if self._is_plain(original):
+            yield await self._result(name, call)
+            return
+        events: asyncio.Queue[Any] = asyncio.Queue()
+        work = start(self.gate, lambda: self._run(events, streams, call))
+        token.link_future(work)
+        work.add_done_callback(lambda _: events.put_nowait(_END))
+        try:
+            while (event := await events.get()) is not _END:
+                yield event
+        finally:
+            work.cancel()
+        if work.cancelled():
+            yield _failed(name, _CANCELLED)
+        elif (error := work.exception()) is not None:
+            if not isinstance(error, Exception):
+                raise error
+            yield _failed(name, self._format_errors(error) or type(error).__name__)
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether the call has no events and its workbench ends it by itself when the token says so: then it needs no
+        task of ours, which would cost more than the lease."""
+        if not _TELLS_CANCELLATIONS or type(self._calls).call_tool is not StaticWorkbench.call_tool:
+            return False
+        tools = getattr(self._calls, "_tools", ())
+        return not any(isinstance(tool, StreamTool) and tool.name == name for tool in tools)
+
+    async def _result(self, name: str, call: tuple[Any, ...]) -> Any:
+        task: Any = asyncio.current_task()
+        before = task.cancelling()
+        try:
+            return await placed(self.gate, lambda: self._leased(call, lambda: self._calls.call_tool(*call)))
+        except asyncio.CancelledError:
+            if task.cancelling() > before:  # the caller himself, not the tool
+                raise
+            return _failed(name, _CANCELLED)
+        except Exception as error:  # noqa: BLE001 - the agent's to read
+            return _failed(name, self._format_errors(error) or type(error).__name__)
 
     async def _run(self, events: asyncio.Queue[Any], streams: bool, call: tuple[Any, ...]) -> None:
         """Hands out what the tool says while it runs, and its result once its lane is free."""
@@ -124,13 +153,15 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
                     events.put_nowait(event)
             return result
 
-        name, arguments, *_ = call
+        events.put_nowait(await self._leased(call, work))
+
+    async def _leased(self, call: tuple[Any, ...], work: Callable[[], Awaitable[Any]]) -> Any:
+        name, arguments, token, _ = call
         if name in self._threaded:  # takes its lease itself
-            result = await work()
-        else:
-            use = ToolUse(lambda: arguments, _said, _noted)
-            result = await acall(self.gate.rm, self.gate.spec(kind="tool", tool=name, use=use), work)
-        events.put_nowait(result)
+            return await work()
+        use = ToolUse(lambda: arguments, _said, _noted)
+        spec = self.gate.spec(kind="tool", tool=name, use=use, on_wait=token.link_future)
+        return await acall(self.gate.rm, spec, work)
 
     async def list_tools(self) -> list[ToolSchema]:
         return await self._calls.list_tools()

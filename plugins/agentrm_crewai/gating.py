@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrm.adapters import CallSpec, Identity, first_answers, read_options
 from agentrm.adapters.copies import Gate as PlainGate
-from agentrm.identity import current_identity
+from agentrm.identity import NOBODY, current_identity
 
 if TYPE_CHECKING:
     from agentrm_crewai.once import CallLog
@@ -28,8 +28,8 @@ class Gate(PlainGate):
 
     __slots__ = ("keep", "log", "root")
 
-    def __init__(self, rm: Any, arguments: Identity, options: Mapping[str, Any]) -> None:
-        super().__init__(rm, arguments, options)
+    def __init__(self, rm: Any, arguments: Identity, options: Mapping[str, Any], named: Identity = NOBODY) -> None:
+        super().__init__(rm, arguments, options, named)
         self.root: Any = None
         self.log: CallLog | None = None
         self.keep: Callable[[], None] | None = None

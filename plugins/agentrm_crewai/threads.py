@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 from agentrm.adapters import on_thread
@@ -20,8 +22,15 @@ def free_steps(flow: Any) -> None:
     """Of a flow, or of an agent's executor, which is one. The loop's own executor is left as it is."""
     steps: dict[Any, Callable[..., Any]] = flow._methods
     for name, step in steps.items():
-        if not inspect.iscoroutinefunction(step):
+        plain = getattr(step, "__wrapped__", step)  # of the class, not of this executor, which would be kept alive
+        if not (_is_async(plain) if isinstance(plain, FunctionType) else inspect.iscoroutinefunction(step)):
             steps[name] = _on_thread(step)
+
+
+@lru_cache(maxsize=1024)
+def _is_async(step: FunctionType) -> bool:
+    """Kept: each task makes an executor of the same few steps."""
+    return inspect.iscoroutinefunction(step)
 
 
 def _on_thread(step: Callable[..., Any]) -> Callable[..., Any]:

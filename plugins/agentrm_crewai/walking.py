@@ -7,6 +7,8 @@ where CrewAI would make an LLM of it later is made one now."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from operator import is_
 from typing import Any
 
 from crewai.agent.planning_config import PlanningConfig
@@ -38,11 +40,20 @@ _NAMED: dict[Any, tuple[str, ...]] = {
     PlanningConfig: ("llm",),
 }
 """Slots in which a model's name stands for an LLM. A memory makes its own when it is first used."""
+_LISTS = (list, tuple, dict)
+_PLAIN = frozenset({str, bool, int, float, type(None)})
+_PART = (BaseLLM, BaseTool, CrewStructuredTool)
 _WALKED = (
     Crew, BaseAgent, BaseAgentExecutor, Flow, Task, PlanningConfig, LLMGuardrail, Memory, MemoryScope, MemorySlice
 )  # fmt: skip
 _DEPTH = 2  # of lists and mappings
 _PLANNER = "gpt-5.4-mini"  # what CrewAI plans with where nothing is said
+
+
+@lru_cache(maxsize=4096)
+def _kind(cls: type) -> tuple[type, ...] | None:
+    """Which of the two an object of that class is. Kept: a walk asks it of each value in a crew."""
+    return next((kind for kind in (_PART, _WALKED) if issubclass(cls, kind)), None)
 
 
 class Walk:
@@ -55,15 +66,19 @@ class Walk:
 
     def gated(self, x: Any, depth: int = _DEPTH) -> Any:
         """The gated equivalent of an LLM or tool, a container walked through, anything else as it is."""
-        if isinstance(x, (BaseLLM, BaseTool, CrewStructuredTool)):
-            return self._part(x)
-        if depth and type(x) in (list, tuple):
+        cls: Any = type(x)
+        if cls in _LISTS:
+            if not depth or not x:
+                return x
+            if cls is dict:
+                named = {key: self.gated(value, depth - 1) for key, value in x.items()}
+                return x if all(map(is_, named.values(), x.values())) else named
             parts = [self.gated(part, depth - 1) for part in x]
-            return x if all(new is old for new, old in zip(parts, x, strict=True)) else type(x)(parts)
-        if depth and type(x) is dict:
-            named = {key: self.gated(value, depth - 1) for key, value in x.items()}
-            return x if all(named[key] is x[key] for key in x) else named
-        if isinstance(x, _WALKED):
+            return x if all(map(is_, parts, x)) else cls(parts)
+        kind = _kind(cls)
+        if kind is _PART:
+            return self._part(x)
+        if kind is _WALKED:
             self._walk(x)
         return x
 
@@ -91,8 +106,7 @@ class Walk:
         self._name_llms(x)
         for held in (vars(x), getattr(x, "__pydantic_private__", None) or {}):
             for name, value in list(held.items()):
-                new = self.gated(value)
-                if new is not value:
+                if type(value) not in _PLAIN and (new := self.gated(value)) is not value:
                     held[name] = new
         if isinstance(x, (Crew, BaseAgent)):
             x._rpm_controller = self._paced(x._rpm_controller)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable
+from operator import is_
 from typing import Any
 
 from langchain.agents.middleware import AgentMiddleware
@@ -46,6 +47,7 @@ class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         self._gate = make_gate(rm, "AgentRMMiddleware", options)
         self._models, self._tools, self._notes = models, tools, pressure_note
+        self._twin: _Twin | None = None
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         request = self._with_note(request)
@@ -89,7 +91,10 @@ class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
     def _gated(self, request: Any) -> Any:
         """With the model itself gated, so that an answer from the cache costs nothing and a stream is seen
         by chunk."""
-        return request.override(model=gate_model_with(self._gate, request.model))
+        twin = self._twin
+        if twin is None or not twin.stands_for(request.model):
+            self._twin = twin = _Twin(request.model, gate_model_with(self._gate, request.model))
+        return request.override(model=twin.gated)
 
     def _with_tool(self, request: Any) -> Any:
         return dataclasses.replace(request, tool=gate_tool_with(self._gate, request.tool))
@@ -101,3 +106,25 @@ class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
     def _tool_spec(self, request: Any) -> CallSpec:
         """For a tool that another middleware provides."""
         return self._gate.spec(kind="tool", tool=request.tool_call["name"], use=use_of_request(request))
+
+
+class _Twin:
+    """The gated copy of the model that was asked last: agents ask the same one again and again."""
+
+    __slots__ = ("_made_of", "_model", "gated")
+
+    def __init__(self, model: Any, gated: Any) -> None:
+        self._model, self.gated = model, gated
+        self._made_of = {**vars(model)}, {**(model.__pydantic_private__ or {})}
+
+    def stands_for(self, model: Any) -> bool:
+        """Whether it is a copy of this model as that is now."""
+        return (
+            model is self._model
+            and _are_same(vars(model), self._made_of[0])
+            and _are_same(model.__pydantic_private__ or {}, self._made_of[1])
+        )
+
+
+def _are_same(now: dict[str, Any], before: dict[str, Any]) -> bool:
+    return now.keys() == before.keys() and all(map(is_, now.values(), before.values()))

@@ -4,7 +4,8 @@ reported."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import chain
 from typing import Any, cast
 
 from langchain_core.messages import BaseMessage
@@ -36,7 +37,7 @@ def input_size(prompt: Any, settings: Mapping[str, Any]) -> int:
     """Tokens of what will be sent: messages (or prompts of a completion model) and the schemas of bound
     tools."""
     parts = [prompt] if isinstance(prompt, str) else prompt
-    total = sum(_message(part) for part in parts)
+    total = sum(map(_message, parts))
     for name in ("tools", "functions", "response_format"):
         if name in settings:
             total += estimate_tokens(settings[name])
@@ -46,8 +47,9 @@ def input_size(prompt: Any, settings: Mapping[str, Any]) -> int:
 def _message(message: Any) -> int:
     if isinstance(message, str):
         return estimate_text(message)
-    calls = getattr(message, "tool_calls", None)
-    return _PER_MESSAGE + _content(getattr(message, "content", None)) + (estimate_tokens(calls) if calls else 0)
+    said: Mapping[str, Any] = getattr(message, "__dict__", {})
+    calls = said.get("tool_calls")
+    return _PER_MESSAGE + _content(said.get("content")) + (estimate_tokens(calls) if calls else 0)
 
 
 def _content(content: Any) -> int:
@@ -94,13 +96,13 @@ def result_usage(result: Any) -> Usage | None:
     if isinstance(result, (ChatResult, LLMResult)):
         reported = [usage for part in _parts(result) if (usage := result_usage(part)) is not None]
         if reported:
-            total = reported[0]
-            for usage in reported[1:]:
-                total = total.plus(usage)
-            return total
-        return read_usage(result.llm_output or {})
-    message = getattr(result, "message", None)
-    return read_usage(result if message is None else message)
+            return reduce(Usage.plus, reported)
+        return read_usage(result.llm_output) if result.llm_output else None
+    if type(result) is dict:
+        return read_usage(result)
+    said: Mapping[str, Any] = getattr(getattr(result, "message", result), "__dict__", {})
+    told = said.get("usage_metadata")  # not by `getattr`: pydantic is slow to say what is missing
+    return read_usage({"usage_metadata": told}) if told else None
 
 
 def response_headers(result: Any) -> Mapping[str, Any] | None:
@@ -125,10 +127,10 @@ def ends_message(chunk: Any) -> bool:
 def result_size(result: Any) -> int:
     """Tokens of what came, estimated."""
     if isinstance(result, (ChatResult, LLMResult)):
-        return sum(result_size(part) for part in _parts(result))
+        return sum(map(result_size, _parts(result)))
     message = getattr(result, "message", None)
     if isinstance(message, BaseMessage):
-        calls = getattr(message, "tool_call_chunks", None) or getattr(message, "tool_calls", None)
+        calls = vars(message).get("tool_call_chunks") or vars(message).get("tool_calls")
         return _content(message.content) + (estimate_tokens(calls) if calls else 0)
     if isinstance(result, Generation):
         return estimate_text(result.text)
@@ -138,8 +140,5 @@ def result_size(result: Any) -> int:
 
 
 def _parts(result: ChatResult | LLMResult) -> Iterable[Any]:
-    for part in result.generations:
-        if isinstance(part, list):
-            yield from part
-        else:
-            yield part
+    found: Any = result.generations
+    return chain.from_iterable(found) if found and isinstance(found[0], list) else found

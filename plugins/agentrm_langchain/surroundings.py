@@ -13,8 +13,7 @@ Looked at, in this order (the arguments of `attach` and of the middleware come b
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -51,16 +50,21 @@ def seen() -> Surroundings:
     return _seen.get()
 
 
-@contextmanager
-def within(config: Mapping[str, Any] | None = None, runtime: Any = None) -> Iterator[None]:
-    """Round one call or one await, never across a yield."""
-    now = _seen.get()
-    token = _seen.set(Surroundings(config or now.config, runtime or now.runtime))
-    try:
-        yield
-    finally:
+class within:
+    """Round one call or one await, never across a yield. A class of its own because every call pays for it."""
+
+    __slots__ = ("_now", "_token")
+
+    def __init__(self, config: Mapping[str, Any] | None = None, runtime: Any = None) -> None:
+        outer = _seen.get()
+        self._now = Surroundings(config or outer.config, runtime or outer.runtime)
+
+    def __enter__(self) -> None:
+        self._token = _seen.set(self._now)
+
+    def __exit__(self, *_: object) -> None:
         try:
-            _seen.reset(token)
+            _seen.reset(self._token)
         except ValueError:  # collected after its loop died: left in another context, nothing to restore
             pass
 
@@ -71,7 +75,8 @@ def here(arguments: Identity, handed: Surroundings = NOWHERE) -> tuple[Identity,
     outer = handed or _seen.get()
     ambient: Mapping[str, Any] = var_child_runnable_config.get() or {}
     config: Mapping[str, Any] = outer.config or {}
-    runtime = outer.runtime or _runtime_of(config) or _runtime_of(ambient)
+    of_ambient = _runtime_of(ambient)
+    runtime = outer.runtime or _runtime_of(config) or of_ambient
     per_call = [read_identity(getattr(runtime, "context", None), plain=True)]
     for source in (config, ambient):
         if source:
@@ -80,7 +85,7 @@ def here(arguments: Identity, handed: Surroundings = NOWHERE) -> tuple[Identity,
     if said.priority == "interactive" and current_lease() is not None:
         said = said._replace(priority=None)  # inherited from the outer agent, which is whom the person waits for
     who = first_answers(arguments, said, current_identity(), _own_names(config), _own_names(ambient))
-    return who, _heartbeat(runtime) or _heartbeat(_runtime_of(ambient))
+    return who, _heartbeat(runtime) or _heartbeat(of_ambient)
 
 
 def _runtime_of(config: Mapping[str, Any]) -> Any:
@@ -98,6 +103,8 @@ def _own_names(config: Mapping[str, Any]) -> Identity:
 def _heartbeat(runtime: Any) -> Callable[[], None] | None:
     """The runtime's heartbeat if the node has an idle limit, else None: then it does nothing and need not
     be called."""
+    if runtime is None:
+        return None
     beat: Callable[[], None] | None = getattr(runtime, "heartbeat", None)
     module = sys.modules.get("langgraph.runtime")
     silent = getattr(getattr(module, "DEFAULT_RUNTIME", None), "heartbeat", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from agentrm.adapters import read_options
+from agentrm.adapters import FrameworkMissing, read_options
 from agentrm.adapters.copies import Gate
 from agentrm_openai.sending import asend, send
 
@@ -13,13 +13,14 @@ __all__ = ["gated_async_transport", "gated_transport"]
 
 
 def gated_transport(rm: Any, inner: Any = None, **options: Any) -> Any:
-    """A transport for `httpx.Client`, `inner` (default: `httpx.HTTPTransport()`) behind a lease for each request whose
-    JSON names a model. Turn the retries of the client above it off (`max_retries=0`): the gate retries.
+    """A transport for `httpx.Client`, `inner` (default: the usual one of httpx, of httpx2 where only that is installed)
+    behind a lease for each request whose JSON names a model. Turn the retries of the client above it off
+    (`max_retries=0`): the gate retries.
 
     `options` as in `gate_client`. Raises ConfigError for other names and values."""
     gate = Gate(rm, *read_options("gated_transport", options))
     if inner is None:
-        inner = import_module("httpx").HTTPTransport()
+        inner = _installed().HTTPTransport()
     return _subclass(inner, "BaseTransport", _Transport)(gate, inner)
 
 
@@ -27,8 +28,18 @@ def gated_async_transport(rm: Any, inner: Any = None, **options: Any) -> Any:
     """The same for `httpx.AsyncClient`."""
     gate = Gate(rm, *read_options("gated_async_transport", options))
     if inner is None:
-        inner = import_module("httpx").AsyncHTTPTransport()
+        inner = _installed().AsyncHTTPTransport()
     return _subclass(inner, "AsyncBaseTransport", _AsyncTransport)(gate, inner)
+
+
+def _installed() -> Any:
+    """httpx; openai 3 comes with httpx2 instead. Raises FrameworkMissing where there is neither."""
+    for library in ("httpx", "httpx2"):
+        try:
+            return import_module(library)
+        except ModuleNotFoundError:
+            continue
+    raise FrameworkMissing("agentrm_openai", "httpx", "openai")
 
 
 def _subclass(inner: Any, base: str, ours: type) -> type:

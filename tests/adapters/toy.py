@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentrm.adapters import CallSpec, Usage, acall, acall_blocking, astream, call, stream
 from agentrm.adapters.conformance import Provider
 from agentrm.context.compact import Compactor
@@ -136,6 +138,7 @@ class ToyHarness:
         return _Talk(self.model(rm, provider), store.restore(file, as_session=name))
 
     def compacted(self, messages: Sequence[Message], max_tokens: int) -> Sequence[Message]:
+        pytest.importorskip("numpy")
         return Compactor(embedder=None).compact(messages, max_tokens).messages
 
     def model(self, rm: Any, provider: Provider) -> Any:

@@ -139,7 +139,7 @@ def test_trap_12_every_client_inside_a_team_or_an_agent_is_gated() -> None:
         assert all(isinstance(x, GatedClient) for x in inside), name
     assert isinstance(first._workbench[0], GatedWorkbench)
     assert not isinstance(first._model_client.client, GatedClient), "gated once, however often it was attached"
-    assert (first._model_client.gate.names.agent, second._model_client.gate.names.agent) == ("first", "second")
+    assert (first._model_client.gate.named.agent, second._model_client.gate.named.agent) == ("first", "second")
     run_async(lambda: first.run(task="go"))
     assert granted(rm) == 1
 
@@ -154,7 +154,7 @@ def test_trap_12_in_a_team_each_agent_asks_in_its_own_name_and_all_are_one_sessi
     team = rm.attach(team_of(*[agent_of(Client(provider), name=name) for name in ("planner", "booker")], turns=3))
     run_async(lambda: team.run(task="go"))
     assert provider.seen == ["planner", "booker"]
-    sessions = {agent._model_client.gate.names.session for agent in team._participants}
+    sessions = {agent._model_client.gate.named.session for agent in team._participants}
     assert sessions == {team._team_id}
 
 
@@ -175,7 +175,7 @@ def test_trap_14_an_agent_is_dumped_and_loaded_with_its_gates_by_the_managers_na
         loaded = AssistantAgent.load_component(agent.dump_component())
     gate = loaded._model_client.gate
     assert gate.rm is elsewhere
-    assert (gate.arguments.priority, gate.names.agent, gate.options) == ("background", "worker", {"run_s": 5.0})
+    assert (gate.arguments.priority, gate.named.agent, gate.options) == ("background", "worker", {"run_s": 5.0})
     assert isinstance(loaded._workbench[0], StaticStreamWorkbench)
     run_async(lambda: loaded.run(task="go"))
     assert (granted(elsewhere), granted(rm)) == (1, 0)

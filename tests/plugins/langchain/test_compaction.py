@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+pytest.importorskip("langchain_openai")
+
 from langchain.agents import create_agent
 from langchain.agents.middleware import ContextEditingMiddleware
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage

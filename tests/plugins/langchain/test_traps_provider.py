@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+pytest.importorskip("langchain_openai")
+
 from langchain_core.exceptions import ModelRateLimitError
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("openai")
 pytest.importorskip("agent_framework.openai")
 
 import openai

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-import httpx
+import pytest
+
+pytest.importorskip("openai")
+from openai import VERSION
 
 from agentrm.adapters.conformance import Provider
 from agentrm.adapters.conformance.provider import Refusal
+
+httpx: Any = importlib.import_module("httpx2" if int(VERSION.partition(".")[0]) >= 3 else "httpx")
+"""The library that the installed client of OpenAI is made with."""
 
 
 def _asks_for_a_stream(request: httpx.Request) -> bool:

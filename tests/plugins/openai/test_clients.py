@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
-import openai
 import pytest
+
+pytest.importorskip("openai")
+
+import openai
 
 import agentrm
 from agentrm.adapters.conformance.harness import manager
 from agentrm.simulation.provider import Behaviour, StubProvider
 from agentrm_openai import gated_async_transport, gated_transport
+from tests.plugins.openai.stub_http import httpx
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
 ASKED: Any = {"model": "stub", "messages": MESSAGES}

@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import openai
 
 from agentrm import AgentRMError
 from agentrm.adapters.conformance import Conformance, Provider, Refusal, Refuse
 from agentrm_openai import gated_async_transport, gated_transport
-from tests.plugins.openai.stub_http import StubTransport
+from tests.plugins.openai.stub_http import StubTransport, httpx
 
 ASKED: dict[str, Any] = {"model": "stub", "messages": [{"role": "user", "content": "hello"}]}
 

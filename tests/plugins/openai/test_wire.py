@@ -6,11 +6,11 @@ import json
 import random
 from typing import Any
 
-import httpx
 import pytest
 
 from agentrm.adapters import Usage
 from agentrm_openai.wire import Frames, answer_size, answer_usage, read_request
+from tests.plugins.openai.stub_http import httpx
 
 
 def post(body: Any, **more: Any) -> httpx.Request:
