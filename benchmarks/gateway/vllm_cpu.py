@@ -28,8 +28,8 @@ from typing import Any
 from benchmarks.gateway import page
 from benchmarks.gateway.programs import before, compared, programs
 
-BLOCK = 128
-"""Tokens in one block of vLLM on a CPU."""
+BLOCK = 32
+"""Tokens in one block: the smallest that vLLM has on a CPU, and like those of a GPU small beside a program."""
 
 
 def weights(folder: Path) -> None:
@@ -56,7 +56,8 @@ def engine(python: Path, folder: Path, port: int, blocks: int) -> Iterator[str]:
     line = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", "m"]
     line += ["--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
     line += ["--max-model-len", str(min(2048, (blocks - 1) * BLOCK))]  # one block is kept back
-    line += ["--num-gpu-blocks-override", str(blocks), "--enable-prompt-tokens-details", "--max-num-seqs", "8"]
+    line += ["--block-size", str(BLOCK), "--num-gpu-blocks-override", str(blocks), "--max-num-seqs", "8"]
+    line += ["--enable-prompt-tokens-details"]
     environment = {
         **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "VLLM_SERVER_DEV_MODE": "1",
@@ -98,10 +99,10 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True, help="the interpreter of vLLM's environment")
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--port", type=int, default=8901)
-    parser.add_argument("--blocks", type=int, default=10)
+    parser.add_argument("--blocks", type=int, default=44)
     parser.add_argument("--programs", type=int, default=4)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--sentences", type=int, default=10, help="of each program's system text, about 25 tokens each")
+    parser.add_argument("--sentences", type=int, default=16, help="of each program's system text, about 25 tokens each")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--record", action="store_true", help="keep it in GATEWAY.json and results_gateway.md")
     arguments = parser.parse_args()
