@@ -184,7 +184,10 @@ class Message:
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        return tuple(p for p in self.parts if isinstance(p, ToolCall))
+        parts = self.parts
+        if len(parts) == 1 and isinstance(parts[0], Text):  # most messages are asked often
+            return ()
+        return tuple(p for p in parts if isinstance(p, ToolCall))
 
     @property
     def results(self) -> tuple[ToolResult, ...]:

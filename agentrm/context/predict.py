@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from agentrm.context import wordstats as ws
+from agentrm.context.incidence import Incidence
 from agentrm.context.reuse_weights import DIRECTION, REUSE, REUSE_LEXICAL, Weights
 from agentrm.context.similarity import Nearest
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 NEIGHBOURS = 20
 _FLOOR = 0.02  # nothing is worth nothing: a cheap passage may fill what is left of a budget
+_REMEMBERED = 6  # passages after which a word counts as new again
 _CAPITAL = re.compile(r"(?<=[a-z,;] )[A-Z][a-z]+")
 _NUMBER = re.compile(r"\d+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -117,28 +119,24 @@ def _own_counts(text: str) -> _Own:
     )
 
 
-def lexical_features(passages: Sequence[Passage]) -> Any:
-    """Array (passages, LEXICAL_FEATURES). Only words: no embedding is needed."""
+def lexical_features(passages: Sequence[Passage], words: Incidence | None = None) -> Any:
+    """Array (passages, LEXICAL_FEATURES). Only words: no embedding is needed. `words`: those of the passages, where
+    they were counted before."""
     import numpy as np
 
-    words = [ws.words_of(p.text) for p in passages]
-    sets = [frozenset(w) for w in words]
-    rarity = ws.Rarity(words)
-    count, idf = rarity.count, rarity.known
-    last_seen: dict[str, int] = {}
+    words = Incidence([ws.words_of(p.text) for p in passages]) if words is None else words
+    idf, count = words.idf[words.word], words.count[words.word]
+    masses = words.per_text(idf).tolist()
+    new = words.per_text(idf * (words.distance() > _REMEMBERED)).tolist()
+    rare = words.per_text(count <= 2).tolist()
+    scarce = words.per_text((count > 2) & (count <= 6)).tolist()
     rows = []
     for i, passage in enumerate(passages):
-        text, own = passage.text, sets[i]
-        fixed = _own_counts(text)
-        tokens = fixed.tokens
-        mass = rarity.mass(own)
-        stated = mass if fixed.stated is None else rarity.mass(fixed.stated)
+        fixed = _own_counts(passage.text)
+        tokens, mass = fixed.tokens, masses[i]
+        stated = mass if fixed.stated is None else words.mass(fixed.stated)
         previous = passages[i - 1] if i else None
         following = passages[i + 1] if i + 1 < len(passages) else None
-        new = sum([idf[w] for w in own if last_seen.get(w, -99) < i - 6])
-        for w in own:
-            last_seen[w] = i
-        seen = [count[w] for w in own]
         answers = (
             previous is not None
             and previous.author != passage.author
@@ -155,9 +153,9 @@ def lexical_features(passages: Sequence[Passage]) -> Any:
                 float(passage.media),
                 float(passage.opening),
                 tokens,
-                sum([n <= 2 for n in seen]),
-                sum([2 < n <= 6 for n in seen]) / tokens,
-                new / tokens,
+                rare[i],
+                scarce[i] / tokens,
+                new[i] / tokens,
                 min(2.0, len(following.text) / 160) if following else 0.0,
                 following.text.count("?") if following else 0.0,
                 fixed.exclamations,
@@ -212,18 +210,19 @@ def predict_reuse(
     vectors: Matrix | None = None,
     near: Closeness | None = None,
     space: str = "",
+    words: Incidence | None = None,
 ) -> Any:
     """Expected later uses of each passage, in the scale of the training data, never below 0.02.
 
     Without vectors the lexical weights are used. `space` is the name of the vectors' embedder: in the space
-    that the weights were made in, the direction of a vector counts too. Cost: about 20 µs a passage, plus
-    FAISS.
+    that the weights were made in, the direction of a vector counts too. `words`: those of the passages, where
+    they were counted before. Cost: about 20 µs a passage, plus FAISS.
     """
     import numpy as np
 
     if not passages:
         return np.zeros(0)
-    features = lexical_features(passages)
+    features = lexical_features(passages, words)
     if vectors is None:
         return np.maximum(apply(REUSE_LEXICAL, features), _FLOOR)
     near = near or closeness(vectors)

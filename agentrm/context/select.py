@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from agentrm.context.worth import Candidate, Worth
 
@@ -44,19 +43,19 @@ def choose(
     size less.
     """
     penalty = [0.0] * len(worth.candidates)
-    covered: set[str] = set()
-    fresh = worth.coverage.total.copy() if worth.coverage is not None else None
+    if worth.unsaid is not None:
+        worth.unsaid.again()
     heap: list[tuple[float, int]] = []
 
     def density(row: int) -> float:
         cost = _cost(row, worth.candidates[row], cost_of_group, tokens_of)
         value = worth.candidates[row].value * (1 - _REDUNDANCY * penalty[row])
-        return float(value * _uncovered(worth, row, fresh) / max(1, cost) ** power)
+        return float(value * _unsaid(worth, row) / max(1, cost) ** power)
 
     open_rows: list[int] = []
     for row, candidate in enumerate(worth.candidates):
         if candidate.group in taken or (candidate.group not in cost_of_group and not _is_note(candidate)):
-            _mark(worth, row, penalty, covered, fresh)
+            _mark(worth, row, penalty)
         else:
             open_rows.append(row)
     heap = [(-density(row), row) for row in open_rows]
@@ -79,16 +78,16 @@ def choose(
             groups.add(candidate.group)
         else:
             lines.append(candidate)
-        _mark(worth, row, penalty, covered, fresh)
+        _mark(worth, row, penalty)
     return Choice(frozenset(groups), tuple(lines), budget - left)
 
 
-def _uncovered(worth: Worth, row: int, fresh: Any) -> float:
+def _unsaid(worth: Worth, row: int) -> float:
     """1 when no rare word of the passage is in what was chosen, down to 1 - _COVERAGE when all are."""
-    if worth.coverage is None:
+    if worth.unsaid is None:
         return 1.0
     strength = _COVERAGE / 2 if worth.candidates[row].states_rule else _COVERAGE
-    return float(1 - strength + strength * fresh[row] / worth.coverage.total[row])
+    return float(1 - strength + strength * worth.unsaid.left[row] / worth.unsaid.total[row])
 
 
 def _is_note(candidate: Candidate) -> bool:
@@ -100,10 +99,10 @@ def _cost(row: int, candidate: Candidate, groups: Mapping[int, int], tokens_of: 
     return whole if whole is not None else tokens_of[row] + _LINE_OVERHEAD
 
 
-def _mark(worth: Worth, row: int, penalty: list[float], covered: set[str], fresh: Any) -> None:
-    """The words of a chosen passage are covered; its neighbours are worth less by how near they are."""
-    if worth.coverage is not None:
-        worth.coverage.cover(row, fresh, covered)
+def _mark(worth: Worth, row: int, penalty: list[float]) -> None:
+    """The words of a chosen passage are said; its neighbours are worth less by how near they are."""
+    if worth.unsaid is not None:
+        worth.unsaid.say(row)
     if worth.near is None:
         return
     near = zip(worth.near.similarities[row].tolist(), worth.near.rows[row].tolist(), strict=True)

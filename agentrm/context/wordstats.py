@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 _WORDS = re.compile(r"[a-z0-9']+|[^\W_a-z0-9']+")
 _UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
@@ -74,55 +73,6 @@ def stem(word: str) -> str:
 
 def search_terms(text: str) -> list[str]:
     return [stem(w) for w in words_of(text)]
-
-
-class Rarity:
-    """How rare words are among the texts of one conversation: `idf(w)` = ln(texts / texts with w)."""
-
-    def __init__(self, texts: Sequence[Collection[str]]) -> None:
-        self.texts = max(1, len(texts))
-        self.count: Counter[str] = Counter()
-        for words in texts:
-            self.count.update(set(words))
-        self.known = {w: math.log(self.texts / n) for w, n in self.count.items()}
-
-    def idf(self, word: str) -> float:
-        return self.known.get(word, 0.0)
-
-    def mass(self, words: frozenset[str] | set[str]) -> float:
-        idf = self.known
-        return sum([idf.get(w, 0.0) for w in words])
-
-
-class Coverage:
-    """The rare words of each text, and where each word stands: what a choice of texts covers is kept up to date by the
-    words that are new in it, not counted again for every text."""
-
-    def __init__(self, texts: Sequence[Collection[str]], rarity: Rarity, digits: float) -> None:
-        """`digits` is what a number among words counts, against 1 for a word."""
-        import numpy as np
-
-        rows: dict[str, list[int]] = {}
-        for number, words in enumerate(texts):
-            for word in words:
-                rows.setdefault(word, []).append(number)
-        self.texts = texts
-        self.total = np.full(len(texts), 1e-9)
-        self._places: dict[str, tuple[Any, float]] = {}
-        for word, where in rows.items():
-            mass = rarity.idf(word) * (digits if word.isdigit() else 1.0)
-            if mass:
-                self._places[word] = (np.array(where), mass)
-                self.total[where] += mass
-
-    def cover(self, row: int, fresh: Any, covered: set[str]) -> None:
-        """Takes what text `row` says away from `fresh`, the mass of words of each text that nothing chosen says."""
-        for word in self.texts[row]:
-            if word not in covered:
-                covered.add(word)
-                place = self._places.get(word)
-                if place is not None:
-                    fresh[place[0]] -= place[1]
 
 
 class BM25:

@@ -14,13 +14,14 @@ from typing import Any
 
 from agentrm.context.digest import Line
 from agentrm.context.groups import Group
+from agentrm.context.incidence import Incidence, Unsaid
 from agentrm.context.keyinfo import Fact, is_of_kind
 from agentrm.context.messages import Message
 from agentrm.context.passages import Piece, pieces_of
 from agentrm.context.predict import Closeness, Passage, closeness, predict_reuse
 from agentrm.context.relevance import Relevance
 from agentrm.context.similarity import VectorCache
-from agentrm.context.wordstats import Coverage, Rarity, words_of
+from agentrm.context.wordstats import words_of
 
 _HALF_LIFE = 12.0  # steps after which a tool step's recency has halved
 _STEP = 0.3  # expected uses of a tool step just done
@@ -49,7 +50,7 @@ class Candidate:
 class Worth:
     candidates: list[Candidate]
     near: Closeness | None  # rows are candidates
-    coverage: Coverage | None = None
+    unsaid: Unsaid | None = None
 
 
 class Index:
@@ -88,9 +89,9 @@ class Index:
             self.vectors = cache.vectors([f"{p.author}: {p.text}" for p in self.passages])
             self.near = closeness(self.vectors)
         space = cache.embedder.name if cache is not None else ""
-        self.reuse = predict_reuse(self.passages, self.vectors, self.near, space)
-        words = [frozenset(words_of(p.text)) for p in self.passages]
-        self.coverage = Coverage(words, Rarity(words), _DIGITS)
+        words = Incidence([words_of(p.text) for p in self.passages])
+        self.reuse = predict_reuse(self.passages, self.vectors, self.near, space, words)
+        self.unsaid = Unsaid(words, _DIGITS)
         self.rules = [is_of_kind(p.text, *_KEY_KINDS) for p in self.passages]
         self._relevance: Relevance | None = None
 
@@ -118,7 +119,7 @@ class Index:
                 self.owners, self.passages, values, self.rules, strict=True
             )
         ]
-        return Worth(out, self.near, self.coverage)
+        return Worth(out, self.near, self.unsaid)
 
     def _line_value(self, group: int, value: float) -> float:
         """A line that was worth keeping is not lost because the history around it became plainer."""
