@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrm.errors import ConfigError
 
+_LOG_EVERY_S = 10.0
 _DEFAULT_TALK = "keep-last,idf,bm25,agentrm"
 _DEFAULT_RUNS = "keep-last,langchain-trim,agentrm"
 
@@ -63,10 +65,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _progress(arguments: argparse.Namespace) -> Any:
-    if arguments.quiet or not sys.stderr.isatty():
+def _progress(arguments: argparse.Namespace) -> Callable[[str], None] | None:
+    """Where the work is: in one line of a terminal, elsewhere now and then a line."""
+    if arguments.quiet:
         return None
-    return lambda text: print(f"\r{text:60.60}", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        return lambda text: print(f"\r{text:60.60}", end="", file=sys.stderr, flush=True)
+    said = float("-inf")
+
+    def say(text: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _LOG_EVERY_S:
+            said = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    return say
 
 
 def _check(methods: Sequence[str], known: Sequence[str]) -> None:
@@ -123,5 +136,7 @@ def _synthetic(arguments: argparse.Namespace, methods: list[str]) -> tuple[list[
 
     _check(methods, ("none", "fifo", "sliding", "agentrm", "agentrm-no-faiss"))
     cache = VectorCache(choose_embedder(), arguments.vectors) if "agentrm" in methods else None
-    rows = synthetic_run.evaluate(methods, seeds=range(max(1, arguments.seeds)), cache=cache)
+    rows = synthetic_run.evaluate(
+        methods, seeds=range(max(1, arguments.seeds)), cache=cache, progress=_progress(arguments)
+    )
     return [r.to_json() for r in rows], report.synthetic_table(rows)

@@ -76,6 +76,10 @@ def trajectory_table(rows: Sequence[trajectories.Row]) -> str:
             f"{r.method:18}{100 * r.invalid:10.2f}{100 * r.carried:10.2f}{r.prefill_again_tokens:14,.0f}"
             f"{r.input_tokens:12,.0f}{r.compactions:12.2f}{r.seconds:8.3f}"
         )
+    if rows and not any(r.compactions for r in rows):
+        out.append(
+            f"No run is longer than {rows[0].limit:g} tokens, so nothing was compacted; --limit 0.5 takes half of each"
+        )
     return "\n".join(out)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from agentrm.context.compact import Compactor
@@ -45,19 +46,27 @@ Step = Callable[[list[Message]], list[Message]]
 
 
 def evaluate(
-    methods: Sequence[str], *, seeds: Sequence[int] = (0,), cache: VectorCache | None = None
+    methods: Sequence[str],
+    *,
+    seeds: Sequence[int] = (0,),
+    cache: VectorCache | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> list[Row]:
     """Rows per session kind and method, means over seeds.
 
-    Methods: none, fifo, sliding, agentrm, agentrm-no-faiss.
+    Methods: none, fifo, sliding, agentrm, agentrm-no-faiss. `progress` is told what comes next.
     """
-    return [_row(kind, method, seeds, cache) for kind in SESSION_KINDS for method in methods]
+    tell = progress or (lambda text: None)
+    return [_row(kind, method, seeds, cache, tell) for kind in SESSION_KINDS for method in methods]
 
 
-def _row(kind: SessionKind, method: str, seeds: Sequence[int], cache: VectorCache | None) -> Row:
+def _row(
+    kind: SessionKind, method: str, seeds: Sequence[int], cache: VectorCache | None, tell: Callable[[str], None]
+) -> Row:
     used = kept = foreign_kept = foreign = quality = 0.0
     cost = 0
     for seed in seeds:
+        tell(f"{kind.name}, seed {seed}: {method}")
         session = generate(kind, seed)
         step, spent = _step(method, cache)
         context: list[Message] = []
@@ -90,7 +99,12 @@ def _row(kind: SessionKind, method: str, seeds: Sequence[int], cache: VectorCach
 
 
 def _size(messages: Sequence[Message]) -> float:
-    return sum(len(wire_text(m)) for m in messages) / 4
+    return sum(map(_characters, messages)) / 4
+
+
+@lru_cache(maxsize=4096)
+def _characters(message: Message) -> int:
+    return len(wire_text(message))
 
 
 def _step(method: str, cache: VectorCache | None) -> tuple[Step, Callable[[], int]]:

@@ -109,3 +109,21 @@ def test_carried_values_are_ids_numbers_and_names():
         "1200",
         "src/a.py",
     }
+
+
+def test_a_long_evaluation_says_where_it_is(talk, capsys):
+    parser = argparse.ArgumentParser()
+    evaluate.add_parser(parser.add_subparsers(dest="command"))
+    line = ["evaluate", "context", "--dataset", str(talk), "--method", "keep-last,idf"]
+    assert evaluate.run(parser.parse_args(line)) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["c: keep-last"]  # no terminal: at most a line in some seconds
+
+
+def test_a_limit_that_no_run_reaches_is_told(tmp_path, capsys):
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "say hello"}]
+    messages.append({"role": "assistant", "content": "hello"})
+    path = tmp_path / "runs.jsonl"
+    path.write_text(json.dumps({"id": "t", "messages": messages}) + "\n")
+    assert run("trajectories", "--dataset", str(path), "--method", "keep-last") == 0
+    assert "nothing was compacted" in capsys.readouterr().out
