@@ -19,7 +19,7 @@ from agentrm.errors import ConfigError
 def _is_url(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        port = parts.port
+        port, _ = parts.port, (parts.hostname or "").encode("idna")
     except ValueError:
         return False
     whole = parts.scheme in ("http", "https") and parts.hostname and port != 0 and url.isprintable()

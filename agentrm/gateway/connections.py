@@ -24,7 +24,7 @@ KEPT_S = 4.0
 """Seconds that a connection is kept without a call: less than the 5 s after which uvicorn, and with it vLLM and SGLang,
 closes it, so that a call is rarely sent into a connection that is being closed."""
 MOST_HEAD_BYTES = 1 << 18
-"""Of an answer before its body."""
+"""Of an answer before its body, and of whatever is none between and behind the parts of one."""
 MOST_AHEAD_BYTES = 1 << 16
 """Of a body that nobody reads yet; then the engine has to wait."""
 
@@ -139,7 +139,9 @@ class _Connection(asyncio.Protocol):
 
     async def send(self, request: bytes) -> Answer:
         """Sends a call and waits until its answer begins. Raises OSError."""
-        assert self._transport is not None and self._answer is None
+        if not self.usable or self._transport is None:  # it took the connection and closed it
+            raise ConnectionResetError("the connection was closed before the call was sent")
+        assert self._answer is None
         self._in_head, self._head_bytes, self._complete, self._unsized = True, 0, False, True
         begun = self._loop.create_future()
         answer = self._answer = Answer(self, begun)
@@ -181,10 +183,9 @@ class _Connection(asyncio.Protocol):
             return
         broken: OSError | None = None
         try:
-            if self._in_head:
-                self._head_bytes += len(data)
+            self._head_bytes += len(data)
             self._parser.feed_data(data)
-            if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+            if self._head_bytes > MOST_HEAD_BYTES and not self._complete:
                 broken = OSError(f"its answer has no end of its headers after {MOST_HEAD_BYTES} bytes")
         except httptools.HttpParserUpgrade:
             self._keep = False
@@ -195,7 +196,9 @@ class _Connection(asyncio.Protocol):
         if self._complete or broken is not None:
             self._answer = None
             answer.ends(None if self._complete else broken)
-            if self._complete and self._keep:
+            # What answers before it has the whole call may take the rest of it for another one.
+            whole = self._transport is not None and not self._transport.get_write_buffer_size()
+            if self._complete and self._keep and whole:
                 self.read_on()
                 self._on_idle(self)
             else:
@@ -238,6 +241,7 @@ class _Connection(asyncio.Protocol):
         self._answer.begins()
 
     def on_body(self, data: bytes) -> None:
+        self._head_bytes = 0
         if self._answer is not None:
             self._answer.adds(data)
 

@@ -20,6 +20,7 @@ from aiohttp import web
 from agentrm import ConfigError
 from agentrm.config import load
 from agentrm.gateway import Gateway
+from agentrm.gateway.connections import Connections, _Connection
 from tests.gateway.engines import DONE, Call, Engine, ask, body, client, gateway, nothing_left, said
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
@@ -296,6 +297,55 @@ async def test_an_engine_that_never_stops_to_speak_of_itself_is_down_and_fills_n
             assert answer.status == 503
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Type: %s\r\n\r\n"
+
+
+@pytest.mark.parametrize("around", [b"3;x=%s\r\n{ }\r\n0\r\n\r\n", b"3\r\n{ }\r\n0\r\nX: %s\r\n\r\n"])
+async def test_what_is_endless_between_and_behind_the_parts_of_an_answer_breaks_it_off(around: bytes) -> None:
+    async with before(CHUNKED % b"application/json" + around % b"short") as (made, engine):
+        assert await ask(made) == (200, "{ }")
+        engine.answer = CHUNKED % b"application/json" + around % (b"x" * 2_000_000)
+        status, text = await ask(made)
+        assert status == 502 and "bytes" in json.loads(text)["error"]["message"]
+        nothing_left(made)
+
+
+async def test_a_connection_that_is_closed_as_soon_as_it_is_made_is_no_fault_of_the_gateways() -> None:
+
+
+    lost = asyncio.Event()
+
+    async def closes(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with await asyncio.start_server(closes, "127.0.0.1", 0) as server:
+        loop, port = asyncio.get_running_loop(), server.sockets[0].getsockname()[1]
+        made = lambda: _Connection(lambda _: None, lambda _: lost.set())  # noqa: E731
+        _, connection = await loop.create_connection(made, "127.0.0.1", port)
+        await lost.wait()
+        with pytest.raises(ConnectionResetError, match="before the call was sent"):
+            await connection.send(b"POST / HTTP/1.1\r\n\r\n")
+
+
+async def test_a_connection_that_answered_before_it_had_the_whole_call_carries_no_other() -> None:
+    """What it has not read yet could be taken for a call that somebody wrote into the body of his."""
+
+    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        used.append(1)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await asyncio.get_running_loop().create_future()
+
+    used: list[int] = []
+    async with await asyncio.start_server(hasty, "127.0.0.1", 0, limit=1024) as server:
+        connections = Connections(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", 5.0)
+        for _ in range(2):
+            answer = await connections.post("/v1/x", b"x" * 30_000_000, {})
+            assert await answer.pass_on(lambda data: True)
+        assert len(used) == 2
+        connections.close()
+
+
 # --- configurations ---
 
 
@@ -304,6 +354,7 @@ async def test_an_engine_that_never_stops_to_speak_of_itself_is_down_and_fills_n
     [
         "http://127.0.0.1:99999", "http://127.0.0.1:0", "http://user:word@127.0.0.1", "http://127.0.0.1/v1?key=1",
         "http://127.0.0.1/#a", "http://[::1", "http://a b", "http://a/b c", "http://", "ftp://a", "http://a/\u2028",
+        "http://" + "a" * 64 + ".example",
     ],
 )  # fmt: skip
 def test_an_address_that_no_engine_can_have_is_refused_by_its_key(url: str) -> None:
