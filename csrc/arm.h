@@ -29,8 +29,8 @@
  * leave in the order of their virtual start times (start-time fair queueing): serving work that costs c moves the
  * start on by c / weight; whoever becomes active starts at the time of the one last served or at their own last finish,
  * whichever is later, so idling earns nothing.
- * c is the largest of the shares of lane time, requests and tokens that the call takes of its pool, in microseconds
- * of the whole pool. Equal starts leave in order of arrival.
+ * c is the largest of the shares of lane time, requests, tokens and memory (what part of it is held, and for how long)
+ * that the call takes of its pool, in microseconds of the whole pool. Equal starts leave in order of arrival.
  *
  * A ticket blocked by a limit may be passed by smaller ones `backfill_passes` times or for `backfill_us`, then what
  * it needs is saved up for it (the limit's `saver`).

@@ -333,7 +333,7 @@ void queue_serve(arm_ctx *c, uint32_t t, bool in_turn) {
     uint32_t m = rd(c, &k->meta), p = meta_pool(m), a = who_agent(rdw(c, &k->who));
     arm_level *level = &pool(c, p)->level[meta_level(m)];
     int64_t lane = (int64_t)atomic_load_explicit(&pool(c, p)->ewma, memory_order_relaxed);
-    int64_t cost = queue_cost(c, p, m, rd(c, &k->tokens), lane);
+    int64_t cost = queue_cost(c, t, m, rd(c, &k->tokens), lane);
     arm_path at = take_out(c, t);
     arm_flow *tf = flow(c, at.tenant_flow);
     wrw(c, &k->cost, cost);

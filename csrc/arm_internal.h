@@ -367,7 +367,8 @@ ARM_LOCAL void queue_serve(arm_ctx *c, uint32_t t, bool in_turn); /* granted: ch
 ARM_LOCAL void count_waiting(arm_ctx *c, uint32_t p, int by);
 ARM_LOCAL void queue_lift(arm_ctx *c, uint32_t p);                /* ageing and boost, a bounded number a call */
 ARM_LOCAL void queue_adjust(arm_ctx *c, uint32_t t, int64_t difference);
-ARM_LOCAL int64_t queue_cost(arm_ctx *c, uint32_t p, uint32_t meta, int64_t tokens, int64_t lane_us);
+ARM_LOCAL int64_t queue_cost(arm_ctx *c, uint32_t t, uint32_t meta, int64_t tokens, int64_t lane_us);
+ARM_LOCAL int64_t queue_memory_cost(arm_ctx *c, uint32_t t, int64_t held_us);
 ARM_LOCAL uint32_t queue_level(arm_ctx *c, uint32_t a, uint32_t klass, uint32_t policy, int32_t custom);
 ARM_LOCAL void queue_usage(arm_ctx *c, uint32_t a, uint32_t klass, int64_t submitted, int64_t lane_us, int64_t tokens);
 /* Tickets in order of service, at most ARM_SCAN of a level. */
@@ -386,6 +387,7 @@ ARM_LOCAL void limits_settle(arm_ctx *c, uint32_t t, int64_t tokens, bool refund
 ARM_LOCAL int64_t limits_due(arm_ctx *c, uint32_t t);
 ARM_LOCAL int limits_too_large(arm_ctx *c, arm_pool *p, int64_t tokens, int64_t memory);
 ARM_LOCAL void limits_save(arm_ctx *c, uint32_t t);
+ARM_LOCAL int64_t limits_memory(arm_ctx *c, uint32_t t);
 ARM_LOCAL bool lacks_gauge(arm_ctx *c, uint32_t t);
 ARM_LOCAL bool is_nested(arm_ctx *c, uint32_t t);
 

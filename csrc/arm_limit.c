@@ -256,6 +256,17 @@ void limits_save(arm_ctx *c, uint32_t t) {
     }
 }
 
+/* The largest part, in 1/65536, of one of its pool's gauges of memory that the ticket takes. */
+int64_t limits_memory(arm_ctx *c, uint32_t t) {
+    const arm_pool_config *f = &pool(c, meta_pool(rd(c, &ticket(c, t)->meta)))->config;
+    int64_t part = 0;
+    for (uint32_t i = 0; i < f->nlimits; i++) {
+        const arm_limit_config *l = &limit(c, f->limits[i])->config;
+        if (l->unit == ARM_MEMORY && l->shape == ARM_GAUGE) part = max64(part, (need_of(c, t, f, i) << 16) / l->amount);
+    }
+    return part;
+}
+
 static int64_t try_body(arm_ctx *c, const int64_t *args) {
     arm_limit *l = limit(c, (uint32_t)args[0]);
     if (args[1] > l->most) return ARM_E_TOO_LARGE;

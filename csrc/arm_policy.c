@@ -60,10 +60,16 @@ void queue_usage(arm_ctx *c, uint32_t a, uint32_t klass, int64_t submitted, int6
     wrw(c, &agent(c, a)->used[klass], share << 34 | (int64_t)u.demotion << 32 | now_ms);
 }
 
-int64_t queue_cost(arm_ctx *c, uint32_t p, uint32_t meta, int64_t tokens, int64_t lane_us) {
-    const arm_pool_config *f = &pool(c, p)->config;
+/* Memory is held: what part of it and for how long. */
+int64_t queue_memory_cost(arm_ctx *c, uint32_t t, int64_t held_us) {
+    return (min64(held_us, BIAS) * limits_memory(c, t)) >> 16;
+}
+
+int64_t queue_cost(arm_ctx *c, uint32_t t, uint32_t meta, int64_t tokens, int64_t lane_us) {
+    const arm_pool_config *f = &pool(c, meta_pool(meta))->config;
     if (meta & META_FLAT) return 0;
     if (meta & META_TURN) return 1000000;
     int64_t cost = max64(lane_us / f->lanes, f->request_cost_us);
-    return max64(1, max64(cost, (tokens * f->token_cost_q8) >> 8));
+    cost = max64(cost, (tokens * f->token_cost_q8) >> 8);
+    return max64(1, max64(cost, queue_memory_cost(c, t, lane_us)));
 }

@@ -230,8 +230,10 @@ static int64_t settle_body(arm_ctx *c, const int64_t *args) {
     uint32_t a = who_agent(who), policy = rd(c, &pool(c, p)->policy);
     if (lane < 0) lane = 0;
     limits_settle(c, t, tokens, refund);
+    int64_t charged = rdw(c, &k->cost), cost; /* 0 if it never queued */
     if (st == ARM_ZOMBIE) {
         wr(c, &pool(c, p)->dead, rd(c, &pool(c, p)->dead) - 1);
+        cost = max64(charged, refund ? 0 : queue_memory_cost(c, t, lane)); /* that it held until now */
     } else {
         lane_give_back(c, t);
         child_ended(c, k);
@@ -241,14 +243,13 @@ static int64_t settle_body(arm_ctx *c, const int64_t *args) {
             atomic_store_explicit(e, (uint64_t)(usual ? usual + (lane - usual) / 8 : lane), memory_order_relaxed);
             if (policy == ARM_MLFQ) queue_usage(c, a, meta_class(m), rdw(c, &k->submitted), lane, tokens);
         }
-        int64_t charged = rdw(c, &k->cost); /* 0 if it never queued */
-        if (charged || rd(c, &pool(c, p)->waiting))
-            queue_adjust(c, t, (refund ? 0 : queue_cost(c, p, m, tokens, lane)) - charged);
+        cost = refund ? 0 : queue_cost(c, t, m, tokens, lane);
         if ((args[1] & 3) == ARM_DONE) {
             scope_succeeded(c, who_scope(who));
             if (pool(c, p)->config.account_scope >= 0) scope_succeeded(c, (uint32_t)pool(c, p)->config.account_scope);
         }
     }
+    if (charged || rd(c, &pool(c, p)->waiting)) queue_adjust(c, t, cost - charged);
     arm_note(c, st == ARM_ZOMBIE ? ARM_EV_ZOMBIE_END : ARM_EV_SETTLE, args[0], a, p, meta_level(m), lane << 2 | (args[1] & 3));
     slot_release(c, t, args[2]);
     dispatch(c, pool(c, p)->config.domain);

@@ -359,10 +359,7 @@ class Gate:
         if lease._parent is not None:  # it waited for this call until now
             lease._parent._beat_ns = now
         if state == RUNNING and rc >= 0:  # else the reaper was first
-            share = lease.route.share
-            share.calls += 1
-            share.lane_ns += now - lease.granted_ns
-            share.tokens += how >> 2
+            lease.route.share.add(now - lease.granted_ns, how >> 2, lease._memory)
             if self.order is not None:
                 self.order.used(lease, now, how >> 2)
             if outcome == DONE:
@@ -377,6 +374,8 @@ class Gate:
                 pool.refunded += 1
             else:
                 pool.failed += 1
+        elif lease._memory and rc >= 0:  # a zombie held it until now
+            lease.route.share.memory += lease._memory * (now - lease.granted_ns)
         if rc > 0 or self.waiters:
             self.deliver()
             self.arm()

@@ -24,12 +24,20 @@ def _us(seconds: float) -> int:
 
 
 class Share:
-    """What a tenant has used of a pool."""
+    """What a tenant has used of a pool. `memory`: bytes times the nanoseconds for which they were held."""
 
-    __slots__ = ("calls", "lane_ns", "tokens")
+    __slots__ = ("calls", "lane_ns", "memory", "tokens")
 
     def __init__(self) -> None:
-        self.calls = self.lane_ns = self.tokens = 0
+        self.calls = self.lane_ns = self.tokens = self.memory = 0
+
+    def add(self, lane_ns: int, tokens: int, memory: int) -> None:
+        """One call ended that held its lane, and `memory` bytes, for so long."""
+        self.calls += 1
+        self.lane_ns += lane_ns
+        self.tokens += tokens
+        if memory:
+            self.memory += memory * lane_ns
 
 
 OTHERS = "(other tenants)"

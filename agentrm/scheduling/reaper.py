@@ -133,6 +133,8 @@ class Sweeper:
         if lease.route.pool.pressed:
             gate.pressure.touch(lease.route.pool)
         if after == ENDED:
+            if lease.granted_ns:
+                lease.route.share.add(rm.clock.now_ns() - lease.granted_ns, how >> 2, lease._memory)
             if lease._charges and gate.budgets is not None:
                 gate.budgets.settle(lease, how)
             gate.leases.pop(lease.handle, None)

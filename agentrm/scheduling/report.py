@@ -10,7 +10,7 @@ from agentrm.core.kernel import STATES
 if TYPE_CHECKING:
     from agentrm.limits.account import BudgetStatistics
     from agentrm.scheduling.manager import ResourceManager
-    from agentrm.scheduling.pool import PoolState
+    from agentrm.scheduling.pool import PoolState, Share
 
 __all__ = ["LeaseInfo", "LimitStatistics", "PoolStatistics", "ScopeStatistics", "Snapshot", "Statistics"]
 
@@ -83,13 +83,16 @@ class ScopeStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TenantStatistics:
-    """A tenant's part of one pool: what it used, and its dominant share, the largest of its shares of lane time,
-    requests and tokens, as a part of what all tenants used (0 to 1)."""
+    """A tenant's part of one pool: what its calls used, and its dominant share, the largest of its shares of lane time,
+    requests, tokens and memory, as a part of what all tenants used (0 to 1). `memory_byte_s`: bytes held, times the
+    seconds for which they were. `dominant`: which share that is, `lanes`, `requests`, `tokens` or `memory`."""
 
     weight: float
     calls: int
     lane_s: float
     tokens: int
+    memory_byte_s: float
+    dominant: str
     dominant_share: float
 
 
@@ -124,21 +127,25 @@ def _policy(rm: ResourceManager, pool: str) -> tuple[str, str]:
 
 def _fairness(rm: ResourceManager, pool: PoolState) -> Fairness:
     kernel = rm.layout.kernel.pools[pool.index]
-    costs = {
-        name: max(
-            share.lane_ns / 1e3 / pool.lanes, share.calls * kernel.request_cost_us, share.tokens *
-            kernel.token_cost_q8 / 256
-        )
-        for name, share in list(pool.shares.items())
-        if share.calls
-    }  # fmt: skip
-    total = sum(costs.values())
+    memory = min((x.amount for i in pool.limits if (x := rm.layout.limits[i][1]).resource == "memory"), default=0)
+    used: dict[str, tuple[Share, str, float]] = {}
+    for name, share in list(pool.shares.items()):
+        costs = {  # in microseconds of the whole pool, as the kernel counts
+            "lanes": share.lane_ns / 1e3 / pool.lanes,
+            "requests": share.calls * kernel.request_cost_us,
+            "tokens": share.tokens * kernel.token_cost_q8 / 256,
+            "memory": share.memory / 1e3 / memory if memory else 0.0,
+        }
+        dominant = max(costs, key=costs.__getitem__)
+        if share.calls or share.memory:
+            used[name] = share, dominant, costs[dominant]
+    total = sum(cost for _, _, cost in used.values())
     tenants = {}
-    for name, cost in costs.items():
-        share = pool.shares[name]
-        part = cost / total if total else 0.0
-        weight = rm.config.weight_of(name)
-        tenants[name] = TenantStatistics(weight, share.calls, share.lane_ns / 1e9, share.tokens, part)
+    for name, (share, dominant, cost) in used.items():
+        tenants[name] = TenantStatistics(
+            rm.config.weight_of(name), share.calls, share.lane_ns / 1e9, share.tokens, share.memory / 1e9, dominant,
+            cost / total if total else 0.0,
+        )  # fmt: skip
     even = [t.dominant_share / t.weight for t in tenants.values()]
     squares = sum(x * x for x in even)
     return Fairness(tenants, sum(even) ** 2 / (len(even) * squares) if squares else 1.0)

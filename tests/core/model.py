@@ -197,8 +197,10 @@ class Model:
         refund = outcome == REFUND
         for i in spec.limits:
             self.correct_limit(i, t, tokens, refund)
+        charged = t.cost if t.charged else 0
         if t.state == "ZOMBIE":
             state.dead -= 1
+            cost = max(charged, 0 if refund else self.memory_cost(t, lane))  # that it held until now
             self.note("zombie_end", t, lane << 2 | outcome)
         else:
             self.give_lane_back(t)
@@ -207,14 +209,14 @@ class Model:
                 state.ewma = state.ewma + trunc(lane - state.ewma, 8) if state.ewma else lane
                 if state.policy == "mlfq":
                     self.feedback(t, lane, tokens)
-            charged = t.cost if t.charged else 0
-            if charged or self.waiting(t.pool):
-                self.adjust(t, (0 if refund else self.cost(t, tokens, lane)) - charged)
+            cost = 0 if refund else self.cost(t, tokens, lane)
             if outcome == DONE:
                 self.scopes[t.scope].succeeded()
                 if spec.account_scope >= 0:
                     self.scopes[spec.account_scope].succeeded()
             self.note("settle", t, lane << 2 | outcome)
+        if charged or self.waiting(t.pool):
+            self.adjust(t, cost - charged)
         self.end(t)
         self.dispatch(spec.domain)
         return out
@@ -572,7 +574,13 @@ class Model:
             return 0
         if t.policy == "rr":
             return 1_000_000
-        return max(1, lane_us // spec.lanes, spec.request_cost_us, tokens * spec.token_cost_q8 >> 8)
+        lanes, tokens = lane_us // spec.lanes, tokens * spec.token_cost_q8 >> 8
+        return max(1, lanes, spec.request_cost_us, tokens, self.memory_cost(t, lane_us))
+
+    def memory_cost(self, t: Ticket, held_us: int) -> int:
+        """Memory is held: what part of it, in 1/65536, and for how long."""
+        gauges = [i for i in self.config.pools[t.pool].limits if self.config.limits[i].unit == "memory"]
+        return held_us * max(((self.need(t, i) << 16) // self.config.limits[i].amount for i in gauges), default=0) >> 16
 
     def adjust(self, t: Ticket, difference: int) -> None:
         """The work cost more or less than was charged."""

@@ -52,6 +52,10 @@ CONFIGS: dict[str, tuple[KernelConfig, tuple[int, ...]]] = {
         ),
         (-1,),
     ),
+    "memory decides who is next": (
+        KernelConfig(limits=(Limit("memory", "gauge", 100),), pools=(Pool(8, (0,), zombies=8),), **SMALL, **QUICK),
+        (-1,),
+    ),
     "tools that must not run together": (
         KernelConfig(
             limits=(Limit("requests", "gauge", 1), Limit("requests", "gauge", 2), Limit("requests", "gauge", 6)),
