@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from agentrm.adapters.spec import CallSpec
+from agentrm.restoring import restore
 
 __all__ = ["Layer", "is_inner_layer"]
 
@@ -49,10 +50,7 @@ class _Around:
         self._token = _current.set(self._layer)
 
     def __exit__(self, *_: object) -> None:
-        try:
-            _current.reset(self._token)
-        except ValueError:  # collected after its loop died: left in another context, nothing to restore
-            pass
+        restore(self._token)
 
 
 def is_inner_layer(rm: Any, spec: CallSpec) -> bool:

@@ -34,6 +34,7 @@ from agentrm.limits.errors import LoopDetected, SpawnRefused
 from agentrm.limits.lineage import Kin, _kin
 from agentrm.limits.loops import Call, Circle, LoopWatch
 from agentrm.limits.steps import Steps
+from agentrm.restoring import restore
 
 if TYPE_CHECKING:
     from agentrm.scheduling.manager import ResourceManager
@@ -163,11 +164,8 @@ class Guards:
             with identity(agent=agent):
                 yield kin
         finally:
-            try:
-                _kin.reset(token)
-            except ValueError:  # left in another context than it was entered in (a collected task)
-                if _kin.get() is kin:
-                    _kin.set(kin.parent)
+            if not restore(token) and _kin.get() is kin:  # left in another context: mended if it shows there
+                _kin.set(kin.parent)
             self.leave(kin)
 
     def enter(self, agent: str, *, parent: Kin | None = None) -> Kin:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrm.core._agentrm_core import lib
 from agentrm.errors import AgentRMError, ConfigError, ForkedError, LeaseError
+from agentrm.restoring import restore
 from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter
 
 if TYPE_CHECKING:
@@ -360,12 +361,8 @@ class Lease:
             raise self.error from None
 
     def _restore(self, token: Token[Lease | None]) -> None:
-        try:
-            _current.reset(token)
-        except ValueError:
-            # left in another context than it was entered in (a collected task): mend it if it shows here
-            if _current.get() is self:
-                _current.set(self._parent)
+        if not restore(token) and _current.get() is self:  # left in another context: mended if it shows there
+            _current.set(self._parent)
 
     def _watch(self, task: asyncio.Task[Any] | None) -> None:
         """From now on a reap interrupts this task."""

@@ -250,12 +250,12 @@ class StubApp:
                 b'data: {"id": "chatcmpl-broken", "choices": [{"delta"\n\ndata: [DONE]\n\n', more=False
             )
             return "malformed"
-        left = reply.output_tokens
+        left, begun = reply.output_tokens, self.now()
         for place, frame in enumerate(reply.frames()):
             if kind != "answer" and place == behaviour.after:
                 break
-            if place:
-                await asyncio.sleep(gap)
+            if place:  # each in its own time: what one comes late is not added to the next
+                await asyncio.sleep(max(0.0, begun + place * gap - self.now()))
             tokens = min(left, behaviour.tokens_per_chunk)
             left -= tokens
             await exchange.chunk(frame, tokens)

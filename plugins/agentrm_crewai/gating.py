@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from agentrm.adapters import CallSpec, Identity, first_answers, read_options
 from agentrm.adapters.copies import Gate as PlainGate
 from agentrm.identity import NOBODY, current_identity
+from agentrm.restoring import restore
 
 if TYPE_CHECKING:
     from agentrm_crewai.once import CallLog
@@ -73,10 +74,7 @@ def working(work: Work) -> Iterator[None]:
     try:
         yield
     finally:
-        try:
-            _work.reset(token)
-        except ValueError:  # collected after its loop died: left in another context, nothing to restore
-            pass
+        restore(token)
 
 
 def make_gate(rm: Any, where: str, given: dict[str, Any]) -> Gate:

@@ -33,6 +33,7 @@ from agentrm.adapters import (
 from agentrm.adapters.copies import gated_copy, like
 from agentrm.adapters.leasing import progress
 from agentrm.errors import AgentRMError
+from agentrm.restoring import restore
 from agentrm.scheduling.lease import Lease, current_lease
 from agentrm_crewai.compaction import compact, count, is_lone_request
 from agentrm_crewai.gating import Gate, make_gate, spec_of
@@ -133,16 +134,9 @@ def _attempting() -> Iterator[_Attempt]:
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
-        if theirs is not None and _CREWAI_RETRIES is not None:
-            _reset(_CREWAI_RETRIES, theirs)
-        _reset(_attempt, ours)
-
-
-def _reset(variable: ContextVar[Any], token: Any) -> None:
-    try:
-        variable.reset(token)
-    except ValueError:  # collected after its loop died: left in another context, nothing to restore
-        pass
+        if theirs is not None:
+            restore(theirs)
+        restore(ours)
 
 
 Answer = tuple[Any, Usage | None]

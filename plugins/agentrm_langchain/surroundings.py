@@ -22,6 +22,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from agentrm.adapters import Identity, first_answers, read_identity
 from agentrm.identity import NOBODY, current_identity
+from agentrm.restoring import restore
 from agentrm.scheduling.lease import current_lease
 
 __all__ = ["NOWHERE", "Surroundings", "here", "seen", "within"]
@@ -63,10 +64,7 @@ class within:
         self._token = _seen.set(self._now)
 
     def __exit__(self, *_: object) -> None:
-        try:
-            _seen.reset(self._token)
-        except ValueError:  # collected after its loop died: left in another context, nothing to restore
-            pass
+        restore(self._token)
 
 
 def here(arguments: Identity, handed: Surroundings = NOWHERE) -> tuple[Identity, Callable[[], None] | None]:

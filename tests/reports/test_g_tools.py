@@ -141,6 +141,26 @@ async def test_r123_cancelled_half_way_every_call_has_a_result_and_none_runs() -
     assert all(isinstance(results[n], asyncio.CancelledError) for n in set(range(800)) - set(done))
 
 
+def test_r123_an_agent_with_a_pool_of_its_own_has_a_cap_over_all_of_its_tools() -> None:
+    """Among agents that share a pool none has a cap, but a share: where others wait its 800 calls take their turns with
+    theirs, where nobody does the lanes are its own. Who wants a cap gives the agent a pool."""
+    scene = Scene(pools={"crawler": {"lanes": 8}})
+    running = most = 0
+    done: list[int] = []
+
+    async def call(number: int) -> None:
+        nonlocal running, most
+        async with scene.rm.lease(kind="tool", pool="crawler", tool=("fetch", "parse")[number % 2], agent="crawler"):
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.01)
+            running -= 1
+            done.append(number)
+
+    scene.run_all(*(call(number) for number in range(800)))
+    assert most == 8 and sorted(done) == list(range(800))
+
+
 def test_r126_an_exclusive_tool_runs_alone_soon_and_queue_and_run_times_are_told_apart() -> None:
     scene = Scene(tools={"r": {"concurrent": 4}, "w": {"exclusive": True}})
     running: list[str] = []
