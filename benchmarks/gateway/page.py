@@ -68,7 +68,7 @@ def _departures(part: Part) -> list[str]:
 
 def _programs(part: Part) -> list[str]:
     alone, ours = part["alone"], part["gateway"]
-    memory = f" with {part['kv_tokens']:,} tokens of KV memory" if "kv_tokens" in part else ""
+    memory = f", {part['kv_tokens']:,} tokens of KV memory in blocks of {part['block']}" if "kv_tokens" in part else ""
     turns, again = part["turns_ratio"], part["recomputed_share"]
     return [
         f"{part['engine']}{memory}: alone, then behind the gateway. {part['programs']} programs of {part['turns']} "

