@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from agentrm.models.engine.loop import Call, Loop
+from agentrm.models.engine.calls import Call
+from agentrm.models.engine.loop import Loop
 from agentrm.models.engine.seats import caller
 from agentrm.models.engine.snapshot import Snapshot
 from agentrm.models.engine.store import Chain
@@ -33,6 +34,7 @@ class _Running(ABC, Generic[M]):
         self._started = self._ended = False
 
     def _begin(self) -> None:
+        self._loop.thread.check()
         if not self._started and not self._ended:
             self._start(self._came.put)
             self._started = True

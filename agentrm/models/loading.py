@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrm.errors import ConfigError
 from agentrm.models import catalog, gguf, tokenizer
-from agentrm.models.errors import DeviceUnavailable, MissingDependency, UnknownModel
+from agentrm.models.errors import DeviceUnavailable, MissingDependency, ModelCorrupt, UnknownModel
 from agentrm.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -61,7 +61,11 @@ def _from_directory(folder: Path, device: torch.device, dtype: torch.dtype) -> L
         from transformers import AutoModelForCausalLM
     except ImportError as error:
         raise MissingDependency("transformers") from error
-    weights: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, local_files_only=True)
+    try:
+        weights: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=dtype, local_files_only=True)
+    except OSError as error:
+        found = str(error).splitlines()[0]
+        raise ModelCorrupt(folder, f"no usable weights ({found})", "*.safetensors", "get the files again") from error
     context = int(weights.config.max_position_embeddings)
     return LoadedModel(str(folder), weights.to(device).eval(), words, context, device, dtype)
 

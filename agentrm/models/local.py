@@ -4,44 +4,37 @@ programs at once.
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agentrm.errors import ConfigError
 from agentrm.models import tools as calls
+from agentrm.models.asking import Prompt, encode, sampler_for
 from agentrm.models.constrained import ConstrainedWriter
 from agentrm.models.engine.build import Memory, build_loop, fingerprint, lanes_for
-from agentrm.models.engine.loop import Call, Loop, LoopStatistics
+from agentrm.models.engine.calls import Call, never
+from agentrm.models.engine.loop import Loop, LoopStatistics
 from agentrm.models.engine.seats import Turns, caller
 from agentrm.models.engine.snapshot import Snapshot
 from agentrm.models.engine.store import Chain
 from agentrm.models.engine.swap import SwapKind
 from agentrm.models.engine.works import BeamWork, TextWork
 from agentrm.models.errors import OutOfBlocks, PromptTooLong, SnapshotMismatch
-from agentrm.models.generation import Piece, TextStream, Usage
+from agentrm.models.generation import Piece, TextStream
 from agentrm.models.generations import BeamSearch, Generation, revive
 from agentrm.models.loading import LoadedModel, load_model, resolve_device, resolve_dtype
 from agentrm.models.programs import Program
-from agentrm.models.sequence import Sampler, TokenSequence
+from agentrm.models.responding import Asked, Responding
+from agentrm.models.sequence import TokenSequence
 from agentrm.models.tokenizer import Tokenizer
 from agentrm.models.tools import ToolSpec
 from agentrm.scheduling import ResourceManager
 
-if TYPE_CHECKING:
-    Prompt = str | Sequence[Mapping[str, str]]
-
-
-_KEPT_SCORES = 64
 SLICE_TOKENS = 32
-
-
-def _never() -> bool:
-    return False
 
 
 class LocalEngine:
@@ -94,7 +87,7 @@ class LocalEngine:
         turns = Turns(manager, pool, slice_tokens)
         self._loops = [build_loop(one, parts, self.lanes, turns) for one in loaded]
         self._model = fingerprint(self._loaded)
-        self._content_free: dict[tuple[str, bool], list[float]] = {}
+        self._responding = Responding(self.tokenizer, self._measure)
 
     @classmethod
     def load(
@@ -180,7 +173,7 @@ class LocalEngine:
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Exactly how many input tokens this prompt costs."""
-        return len(self._encode(prompt))
+        return len(encode(self.tokenizer, prompt))
 
     def program(self, name: str = "program") -> Program:
         """A program, to be given to its calls; the name is for messages only."""
@@ -208,7 +201,7 @@ class LocalEngine:
         seed: int | None = None,
         stop: Sequence[str] = (),
         program: Program | None = None,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never,
     ) -> Generation:
         """Streams an answer. The last piece carries the usage and why it ended: stop, length or cancelled.
 
@@ -216,7 +209,7 @@ class LocalEngine:
         `program` the answer is its next turn: only what its prompt adds to the conversation is computed. Raises
         PromptTooLong and ConfigError at once; ProgramBusy, EngineClosed and AdmissionError come with the first piece.
         """
-        sampler = _sampler(max_new_tokens, temperature, seed, stop)
+        sampler = sampler_for(max_new_tokens, temperature, seed, stop)
         tokens, room = self._fitting(prompt)
         limit = min(max_new_tokens, room)
         loop, chain = self._place(program)
@@ -237,14 +230,14 @@ class LocalEngine:
         width: int = 4,
         max_new_tokens: int = 256,
         length_penalty: float = 1.0,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never,
     ) -> BeamSearch:
         """Searches the likeliest answers, keeping the best `width` at each token. An answer's score is the sum of its
         tokens' log-probabilities over its length to the power of `length_penalty`. Raises PromptTooLong, ConfigError
         and OutOfBlocks at once."""
         if width < 1:
             raise ConfigError("width", width, "at least 1")
-        _sampler(max_new_tokens, 0.0, None, ())
+        sampler_for(max_new_tokens, 0.0, None, ())
         tokens, room = self._fitting(prompt)
         limit = min(max_new_tokens, room)
         loop, chain = self._free_loop(), Chain()
@@ -261,7 +254,7 @@ class LocalEngine:
 
         return BeamSearch(loop, call, start, self._model, self.tokenizer)
 
-    def resume(self, snapshot: Snapshot, *, cancelled: Callable[[], bool] = _never) -> Generation | BeamSearch:
+    def resume(self, snapshot: Snapshot, *, cancelled: Callable[[], bool] = never) -> Generation | BeamSearch:
         """Goes on with a frozen generation; what it had shown is not shown again. Raises SnapshotMismatch,
         PromptTooLong."""
         if snapshot.model != self._model:
@@ -279,7 +272,7 @@ class LocalEngine:
         temperature: float = 0.0,
         seed: int | None = None,
         program: Program | None = None,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never,
     ) -> str:
         """The one of the options with which the model would rather begin its answer.
 
@@ -287,7 +280,7 @@ class LocalEngine:
         """
         if not options or "" in options or len(set(options)) < len(options):
             raise ConfigError("options", list(options), "at least one text, none of them empty, no two equal")
-        sampler = _sampler(1, temperature, seed, ())
+        sampler = sampler_for(1, temperature, seed, ())
         tokens, room = self._fitting(prompt)
         with self._sequence(tokens, room, program, cancelled) as sequence:
             return ConstrainedWriter(sequence, self.tokenizer, sampler, room).choose(options)
@@ -303,7 +296,7 @@ class LocalEngine:
         seed: int | None = None,
         stop: Sequence[str] = (),
         program: Program | None = None,
-        cancelled: Callable[[], bool] = _never,
+        cancelled: Callable[[], bool] = never,
     ) -> Iterator[Piece]:
         """Streams an answer or one tool call, whose arguments are always valid for the tool's schema.
 
@@ -323,63 +316,24 @@ class LocalEngine:
                 prompt, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed, stop=stop, program=program,
                 cancelled=cancelled,
             )  # fmt: skip
-        sampler = _sampler(max_new_tokens, temperature, seed, stop)
+        sampler = sampler_for(max_new_tokens, temperature, seed, stop)
         tokens, room = self._fitting(prompt)
-        limit = min(max_new_tokens, room)
         offered = [by_name[tool_choice]] if tool_choice in by_name else list(tools)
         fixed = max(len(self.tokenizer.encode(calls.smallest_call(tool))) for tool in offered)
         if fixed > room:
             raise PromptTooLong(len(tokens) + fixed, self.context)
-        decided = offered[0] if len(offered) == 1 and tool_choice != "auto" else None
-        opened = self._sequence(tokens, room, program, cancelled)
-
-        def pieces() -> Generator[Piece, None, None]:
-            may_answer = tool_choice == "auto"
-            # Before the call has a lane: with one lane it would wait for itself.
-            free = [] if decided else self._content_free_scores(messages, offered, may_answer, cancelled)
-            with opened as sequence:
-                writer = ConstrainedWriter(sequence, self.tokenizer, sampler, limit - fixed)
-                tool = decided
-                if tool is None:
-                    scores = calls.step_scores(sequence, self.tokenizer, offered, may_answer=may_answer)
-                    tool = calls.next_step(offered, scores, free, sampler)
-                if tool is None:
-                    yield from sequence.text(TextStream(self.tokenizer, limit, stop), sampler)
-                else:
-                    yield from _write_call(writer, tool)
-
-        return pieces()
+        asked = Asked(messages, offered, tool_choice, sampler, min(max_new_tokens, room), stop, cancelled)
+        return self._responding.pieces(asked, self._sequence(tokens, room, program, cancelled), fixed)
 
     # --- inside ---
 
-    def _content_free_scores(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        tools: list[ToolSpec],
-        may_answer: bool,
-        cancelled: Callable[[], bool],
-    ) -> list[float]:
-        """Computed once per system message and set of tools. Two threads may both compute it: it is the same."""
-        prompt = calls.content_free(messages, tools)
-        key = (self.tokenizer.render(prompt), may_answer)
-        scores = self._content_free.get(key)
-        if scores is None:
-            tokens, room = self._fitting(prompt)
-            with self._sequence(tokens, room, None, cancelled) as sequence:
-                scores = calls.step_scores(sequence, self.tokenizer, tools, may_answer=may_answer)
-            if len(self._content_free) >= _KEPT_SCORES:
-                self._content_free.clear()
-            self._content_free[key] = scores
-        return scores
-
-    def _encode(self, prompt: Prompt) -> list[int]:
-        if isinstance(prompt, str):
-            return self.tokenizer.encode(prompt)
-        return self.tokenizer.encode_chat(prompt)
+    def _measure(self, prompt: Prompt, cancelled: Callable[[], bool]) -> AbstractContextManager[TokenSequence]:
+        tokens, room = self._fitting(prompt)
+        return self._sequence(tokens, room, None, cancelled)
 
     def _fitting(self, prompt: Prompt) -> tuple[list[int], int]:
         """The prompt's tokens and how many may follow."""
-        tokens = self._encode(prompt)
+        tokens = encode(self.tokenizer, prompt)
         if not tokens:
             raise ConfigError("prompt", prompt, "at least one token")
         room = self.context - len(tokens)
@@ -414,22 +368,3 @@ class LocalEngine:
 
 _sharing = threading.Lock()
 _shared: weakref.WeakValueDictionary[tuple[str, str, str | None], LocalEngine] = weakref.WeakValueDictionary()
-
-
-def _write_call(writer: ConstrainedWriter, tool: ToolSpec) -> Iterator[Piece]:
-    prompt = len(writer.sequence)
-    yield Piece("", tool=tool.name)
-    for text in calls.write_call(writer, tool):
-        yield Piece(text, tool=tool.name)
-    written, known = len(writer.sequence) - prompt, writer.sequence.call.chain.known
-    yield Piece("", usage=Usage(prompt, written, "tool_calls", known))
-
-
-def _sampler(max_new_tokens: int, temperature: float, seed: int | None, stop: Sequence[str]) -> Sampler:
-    if max_new_tokens < 1:
-        raise ConfigError("max_new_tokens", max_new_tokens, "at least 1")
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise ConfigError("temperature", temperature, "0 or a positive number")
-    if isinstance(stop, str) or "" in stop:
-        raise ConfigError("stop", stop, "a list of texts, none of them empty")
-    return Sampler(temperature, seed)

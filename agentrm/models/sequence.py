@@ -13,7 +13,8 @@ from agentrm.models.generation import Piece, TextStream
 if TYPE_CHECKING:
     import torch
 
-    from agentrm.models.engine.loop import Call, Loop
+    from agentrm.models.engine.calls import Call
+    from agentrm.models.engine.loop import Loop
 
 
 class TokenSequence:

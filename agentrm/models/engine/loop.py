@@ -1,83 +1,33 @@
 """The loop of one device: at each token it decides whose turn it is, makes room, runs the model once and hands out.
 
 Everything below its inbox belongs to its one thread: the store, the works, the seats. Others post what they want and
-hear of it by callback. The thread is there while there is work, and a little longer.
+hear of it by callback.
 """
 
 from __future__ import annotations
 
 import atexit
-import queue
-import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from agentrm.errors import AgentRMError, BlocksExhausted
+from agentrm.errors import ForkedError
+from agentrm.models.engine.calls import Call, Home, never
 from agentrm.models.engine.forward import Forward, Logits, Row
-from agentrm.models.engine.seats import Seat, Seats, Turns, Who
+from agentrm.models.engine.packing import Packing
+from agentrm.models.engine.seats import Seats, Turns
 from agentrm.models.engine.store import Chain, Store
+from agentrm.models.engine.thread import EngineThread
 from agentrm.models.engine.works import StepWork, Work
-from agentrm.models.errors import EngineClosed, OutOfBlocks
+from agentrm.models.errors import EngineClosed
 
 if TYPE_CHECKING:
     from agentrm.scheduling import Lease
 
-T = TypeVar("T")
-LINGER_S = 2.0
 LOOK_S = 0.05
 """How often a call that waits in the queue is asked whether it was cancelled, if nothing else happens."""
-
-
-def _never() -> bool:
-    return False
-
-
-class Home(Protocol):
-    """A program whose turn a call is."""
-
-    def turn_ended(self) -> None:
-        """In the loop's thread."""
-        ...
-
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """One call of the engine. `home`: the program that keeps its chain afterwards, None if nobody does."""
-
-    who: Who
-    chain: Chain
-    limit: int
-    """Most tokens that it writes."""
-    cancelled: Callable[[], bool] = _never
-    home: Home | None = None
-    work: Work | None = None
-    seat: Seat = field(default_factory=Seat)
-    number: int = 0
-    prompt: int = 0
-    """Tokens of its prompt."""
-    touched: bool = False
-    """Whether anything was computed for it."""
-    paused: bool = False
-    ended: bool = False
-    error: BaseException | None = None
-    """Why it ended, if not as it should."""
-    before: int = 0
-    """Tokens that its earlier works have written."""
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Who comes first: by class, then arrival."""
-        return self.who.klass, self.number
-
-    @property
-    def written(self) -> int:
-        return self.before + (self.work.written if self.work is not None else 0)
-
-    @property
-    def chains(self) -> Sequence[Chain]:
-        return (self.chain,) if self.work is None else self.work.chains
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,48 +56,22 @@ class LoopStatistics:
 
 
 class Loop:
-    """See the module. `chunk`: most tokens of prompts in one forward; a quarter of it while others write."""
+    """See the module. `chunk`: most tokens of prompts in one forward."""
 
     def __init__(self, forward: Forward, store: Store, turns: Turns, chunk: int) -> None:
-        self.forward, self.store, self.chunk = forward, store, chunk
+        self.forward, self.store = forward, store
         self.seats = Seats(turns, self.seated)
         self.calls: dict[Call, None] = {}
         self.kept: dict[Chain, tuple[int, int]] = {}
         """Chains of programs between their turns, with class and time of the last one."""
+        self._packing = Packing(store, chunk, self.calls, self.kept, self._stop)
         self.fed = self.forwards = self._number = 0
-        self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
         self.closed = False
+        self.thread = EngineThread(self)
+        self.post, self.ask = self.thread.post, self.thread.ask
         _loops.add(self)
 
     # --- from any thread ---
-
-    def post(self, what: Callable[[], object]) -> None:
-        """Has it done in the loop's thread, between two forwards."""
-        self._inbox.put(what)
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="agentrm-engine", daemon=True)
-                self._thread.start()
-
-    def ask(self, what: Callable[[], T]) -> T:
-        """As `post`, and waits for the result."""
-        answer: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-
-        def work() -> None:
-            try:
-                answer.put((what(), None))
-            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-                answer.put((None, error))
-
-        if threading.current_thread() is self._thread:
-            return what()
-        self.post(work)
-        result, error = answer.get()
-        if error is not None:
-            raise error
-        return result  # type: ignore[return-value]
 
     def begin(
         self,
@@ -162,9 +86,13 @@ class Loop:
             self._number += 1
             call.number, call.prompt = self._number, len(tokens)
             self.kept.pop(call.chain, None)
+            if self.closed:
+                call.ended, call.error = True, EngineClosed()
+                if call.home is not None:
+                    call.home.turn_ended()
+                fail(call.error)
+                return
             try:
-                if self.closed:
-                    raise EngineClosed
                 self.store.set_tokens(call.chain, tokens)
                 self.store.feed_again(call.chain, 1)
                 call.chain.account = self.store.pool.account(call.who.agent, call.who.tenant)
@@ -176,8 +104,10 @@ class Loop:
                 self.seats.ask(call)
             except BaseException as error:  # noqa: BLE001 - the caller hears of it
                 call.error = error
-                self._end(call)
-                fail(error)
+                try:
+                    self._end(call)
+                finally:
+                    fail(error)
 
         self.post(start)
 
@@ -222,61 +152,33 @@ class Loop:
         return self.ask(self._statistics)
 
     def close(self, timeout: float | None = None) -> None:
-        """Ends all calls with EngineClosed and the thread with them."""
+        """Ends all calls with EngineClosed and the thread with them. Nothing in a forked child."""
 
         def stop() -> None:
             self.closed = True
             for call in list(self.calls):
                 self._stop(call, EngineClosed())
 
-        thread = self._thread
-        self.ask(stop)
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
+        with suppress(ForkedError):
+            self.ask(stop)
+            self.thread.join(timeout)
 
     # --- the loop's thread ---
 
-    def _run(self) -> None:
-        import torch
+    @property
+    def idle(self) -> bool:
+        return not self.calls
 
-        try:
-            with torch.inference_mode():
-                self._turn()
-        except BaseException as error:  # a fault of the loop itself: nobody may wait for it for ever
-            self.closed = True
-            for call in list(self.calls):
+    def patience(self) -> float | None:
+        return LOOK_S if any(call.cancelled is not never for call in self.calls) else None
+
+    def broke(self, error: BaseException) -> None:
+        self.closed = True
+        for call in list(self.calls):
+            with suppress(Exception):  # what is broken breaks again, but the caller hears of it
                 self._stop(call, error)
-            with self._lock:
-                self._thread = None
-            self.post(lambda: None)  # another thread tells those who have asked meanwhile that it is closed
-            raise
 
-    def _turn(self) -> None:
-        while True:
-            busy = self._iterate()
-            try:
-                while True:
-                    self._inbox.get_nowait()()
-            except queue.Empty:
-                pass
-            if busy and not self.closed:
-                continue
-            try:
-                self._inbox.get(timeout=self._patience())()
-            except queue.Empty:
-                with self._lock:
-                    if not self.calls and self._inbox.empty():
-                        self._thread = None
-                        return
-
-    def _patience(self) -> float | None:
-        if self.closed:
-            return 0.0
-        if not self.calls:
-            return LINGER_S
-        return LOOK_S if any(call.cancelled is not _never for call in self.calls) else None
-
-    def _iterate(self) -> bool:
+    def turn(self) -> bool:
         """One token for whoever's turn it is. False: nobody could go on."""
         for call in list(self.calls):
             self._heed(call)
@@ -286,7 +188,7 @@ class Loop:
             self.seats.share(seated, waiting)
         ready = [call for call in self.calls if call.seat.lease is not None and call.work is not None]
         ready.sort(key=lambda call: call.rank)
-        chosen = self._choose(ready)
+        chosen = self._packing.choose(ready)
         if chosen:
             self._advance(chosen)
         return bool(chosen)
@@ -297,94 +199,6 @@ class Loop:
                 self._stop(call, None)
         except BaseException as error:  # noqa: BLE001 - the caller's own function; the caller hears of it
             self._stop(call, error)
-
-    def _choose(self, ready: Sequence[Call]) -> list[tuple[Call, list[Row]]]:
-        """The rows of the next forward: what writes goes on, prompts share what is left of the chunk."""
-        writing = any(all(chain.pending == 1 for chain in call.chains) for call in ready)
-        room = max(1, self.chunk // 4) if writing else self.chunk
-        chosen: list[tuple[Call, list[Row]]] = []
-        for call in ready:
-            work = call.work
-            assert work is not None
-            if not call.touched:
-                self._adopt(call)
-            if room <= 0 and any(chain.pending > work.keep for chain in work.chains):
-                continue
-            rows = self._rows(work, room)
-            need = sum(self.store.needed(row.chain, row.chain.fed + row.count) for row in rows)
-            if any(chain.saved is not None for chain in work.chains) and chosen:
-                need += len(ready)  # or it would have to go again at once
-            if not self._make_room(need, call, ready) and chosen:
-                continue
-            try:
-                rows = self._prepare(work, rows, room)
-            except BlocksExhausted:  # nobody is before it, all others have given up what they had
-                self._stop(call, OutOfBlocks(need, self.store.pool.capacity))
-                continue
-            except AgentRMError as error:  # a quota of its agent or tenant
-                self._stop(call, error)
-                continue
-            chosen.append((call, rows))
-            room -= sum(row.count for row in rows if row.count > 1)
-        return chosen
-
-    def _adopt(self, call: Call) -> None:
-        for chain in call.chains:
-            self.store.adopt(chain)
-        call.touched = True
-        call.chain.known = min(call.chain.fed, call.prompt)
-
-    def _rows(self, work: Work, room: int) -> list[Row]:
-        """What a work would feed. Several chains go on together: those that have to catch up do so first."""
-        behind = [chain for chain in work.chains if chain.pending > work.keep]
-        if len(work.chains) == 1 or not behind:
-            return [self._row(chain, work.keep, room) for chain in work.chains]
-        rows = []
-        for chain in behind:
-            if room > 0:
-                rows.append(Row(chain, min(room, chain.pending - work.keep), 0))
-                room -= rows[-1].count
-        return rows
-
-    def _row(self, chain: Chain, keep: int, room: int) -> Row:
-        count = chain.pending
-        if self.store.exact and chain.fed < len(chain.tokens) - keep:
-            count = min(count, chain.turn - chain.fed) if chain.fed < chain.turn else 1
-        if count > room:
-            count = max(1, min(room, chain.pending - keep))
-        return Row(chain, count, keep if count == chain.pending else 0)
-
-    def _prepare(self, work: Work, rows: list[Row], room: int) -> list[Row]:
-        """Gives the rows their places. If saved KV did not come back, the rows are others: the tokens that lost it."""
-        had = [row.chain.fed for row in rows]
-        for row, fed in zip(rows, had, strict=True):
-            self.store.prepare(row.chain, fed + row.count)
-        if all(row.chain.fed == fed for row, fed in zip(rows, had, strict=True)):
-            return rows
-        return self._rows(work, room)
-
-    def _make_room(self, need: int, call: Call, ready: Sequence[Call]) -> bool:
-        """Takes KV out of the arena until `need` blocks are there: of programs between turns first, then of calls that
-        wait, then of calls that come after this one. False: what is left belongs to calls before it."""
-        if need <= 0 or self.store.available >= need:
-            return True
-        after = ready[ready.index(call) + 1 :]
-        for chains in self._victims(call, after):
-            for chain in chains:
-                self.store.save(chain)
-            if self.store.available >= need:
-                return True
-        return False
-
-    def _victims(self, call: Call, after: Sequence[Call]) -> Iterable[Sequence[Chain]]:
-        for chain in sorted(self.kept, key=lambda chain: (-self.kept[chain][0], self.kept[chain][1])):
-            yield (chain,)
-        later = set(after)
-        idle = [one for one in self.calls if one is not call and (one.seat.lease is None or one.work is None)]
-        for one in sorted(idle, key=lambda one: one.rank, reverse=True):
-            yield one.chains
-        for one in sorted(later, key=lambda one: one.rank, reverse=True):
-            yield one.chains
 
     def _advance(self, chosen: Sequence[tuple[Call, list[Row]]]) -> None:
         rows = [row for _, of_call in chosen for row in of_call]
@@ -428,19 +242,28 @@ class Loop:
                 call.work.stop(error)
 
     def _end(self, call: Call) -> None:
-        """Gives everything back, but a program's chain to the program."""
+        """Gives everything back, but a program's chain to the program. A fault in that is the loop's end: this call's
+        caller hears of it here, the others in `broke`."""
         call.ended = True
         self.calls.pop(call, None)
-        self.seats.leave(call)
-        for chain in call.chains:
-            if chain is not call.chain:
-                self.store.drop(chain)
-        if call.home is None:
-            self.store.drop(call.chain)
-        else:
-            self._number += 1
-            self.kept[call.chain] = call.who.klass, self._number
-            call.home.turn_ended()
+        try:
+            self.seats.leave(call)
+            for chain in call.chains:
+                if chain is not call.chain:
+                    self.store.drop(chain)
+            if call.home is None:
+                self.store.drop(call.chain)
+            else:
+                self._number += 1
+                self.kept[call.chain] = call.who.klass, self._number
+        except BaseException as fault:
+            call.error = fault
+            if call.work is not None:
+                call.work.stop(fault)
+            raise
+        finally:
+            if call.home is not None:
+                call.home.turn_ended()
 
     def seated(self, call: Call, lease: Lease, error: object) -> None:
         """A seat that was asked for has come, or will not: posted by whoever made room for it."""
@@ -495,7 +318,7 @@ _loops: weakref.WeakSet[Loop] = weakref.WeakSet()
 def _stop_all() -> None:
     """Before the interpreter ends: a daemon thread that it kills inside torch takes the whole process down."""
     for loop in list(_loops):
-        if loop._thread is not None:
+        if loop.thread.runs:
             loop.close()
         loop.closed = True
 

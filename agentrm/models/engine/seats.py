@@ -15,7 +15,7 @@ from agentrm.identity import PRIORITIES, Priority, current_identity
 from agentrm.scheduling import Lease, ResourceManager, current_lease
 
 if TYPE_CHECKING:
-    from agentrm.models.engine.loop import Call
+    from agentrm.models.engine.calls import Call
 
 _BY_CLASS = ("mlfq", "priority")
 
