@@ -91,7 +91,8 @@ class EngineThread:
 
     def join(self, timeout: float | None) -> None:
         """Until it has ended; not from itself."""
-        thread = self._thread
+        with self._lock:  # one that is just being started can't be waited for
+            thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout)
 
