@@ -30,7 +30,19 @@ __all__ = [
 
 
 class AgentRMError(Exception):
-    """Base of all errors raised by agentrm itself (errors of providers and tools pass through unchanged)."""
+    """Base of all errors raised by agentrm itself (errors of providers and tools pass through unchanged). They can be
+    copied and pickled, whatever their class is made with."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return self.rebuilt, (self.args, self.__dict__)
+
+    @classmethod
+    def rebuilt(cls, args: tuple[object, ...], state: dict[str, object]) -> AgentRMError:
+        """One with these `args` and attributes."""
+        error = cls.__new__(cls, *args)
+        error.args = args
+        error.__dict__.update(state)
+        return error
 
 
 class ConfigError(AgentRMError, ValueError):

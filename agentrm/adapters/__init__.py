@@ -21,6 +21,7 @@ from agentrm.adapters.identity import (
     read_options,
 )
 from agentrm.adapters.lazy import FrameworkMissing, lazy
+from agentrm.adapters.leaving import leavable
 from agentrm.adapters.registry import (
     GROUP,
     Adapter,
@@ -63,6 +64,7 @@ __all__ = [
     "first_answers",
     "identity_of",
     "lazy",
+    "leavable",
     "names",
     "on_thread",
     "read_identity",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from agentrm.adapters.leaving import current_leaving
 from agentrm.adapters.spec import CallSpec
 from agentrm.errors import AgentRMError, IdleTimeout
 from agentrm.limits.provider_errors import ProviderError
@@ -75,9 +76,15 @@ def pause(rm: Any, seconds: float) -> None:
     """Waits on the manager's clock, until the manager closes at the longest."""
     if seconds <= 0:
         return
-    over = threading.Event()
+    over, leaving = threading.Event(), current_leaving()
     with _woken(rm, seconds, over.set):
-        over.wait()
+        if leaving is not None:
+            leaving.watch(over.set)
+        try:
+            over.wait()
+        finally:
+            if leaving is not None:
+                leaving.forget(over.set)
 
 
 async def pause_async(rm: Any, seconds: float, spec: CallSpec) -> None:

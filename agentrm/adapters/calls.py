@@ -18,7 +18,9 @@ from agentrm.adapters.attempts import Attempts, pause, pause_async
 from agentrm.adapters.guarding import guarded, is_watched
 from agentrm.adapters.layers import Layer, is_inner_layer
 from agentrm.adapters.leasing import admit, fail, new_lease, settle
+from agentrm.adapters.leaving import current_leaving
 from agentrm.adapters.spec import CallSpec
+from agentrm.errors import LeaseError
 from agentrm.limits.provider_errors import ProviderError
 from agentrm.threads import Signal, Work, Worker, borrow, on_thread
 
@@ -110,11 +112,13 @@ class _Attempt:
         self.problem: ProviderError | None = None
 
     def run(self, fn: Callable[[], Any]) -> Any:
-        over = threading.Event()
+        over, leaving = threading.Event(), current_leaving()
         lease = self.lease = new_lease(self.rm, self.spec, lambda *_: over.set(), again=self.again)
         lease.acquire()
         work, worker = self._work(fn, over.set)
         try:
+            if leaving is not None:
+                leaving.watch(over.set)
             over.wait()
         except BaseException:
             if work.leave():
@@ -122,8 +126,16 @@ class _Attempt:
             else:
                 worker.give_back()
             raise
-        if work.leave():  # not over: reaped
-            raise lease.error
+        finally:
+            if leaving is not None:
+                leaving.forget(over.set)
+        if work.leave():  # not over: reaped, or its step was left
+            lease.abandon()
+            raise lease.error or LeaseError(
+                "whoever waited for this call was cancelled; its work goes on unseen until it ends",
+                pool=lease.pool,
+                agent=lease.agent,
+            )
         worker.give_back()
         return work.result()
 

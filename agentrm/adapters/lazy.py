@@ -17,6 +17,10 @@ class FrameworkMissing(AgentRMError, ModuleNotFoundError):
     def __init__(self, plugin: str, missing: str, extra: str) -> None:
         text = f"{plugin} needs {missing}, which is not installed: pip install 'agentrm[{extra}]'"
         super().__init__(text, name=missing)
+        self._given = plugin, missing, extra
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self._given
 
 
 def lazy(plugin: str, homes: Mapping[str, str], extra: str) -> Callable[[str], Any]:

@@ -14,7 +14,7 @@ from crewai.flow.flow import Flow
 from crewai.memory.unified_memory import Memory
 from crewai.types.usage_metrics import UsageMetrics
 
-from agentrm.adapters import on_thread
+from agentrm.adapters import leavable
 from agentrm.adapters.copies import like
 from agentrm.errors import AgentRMError
 from agentrm.limits.provider_errors import read_error
@@ -169,7 +169,7 @@ def _crew(cls: type[Any], gate: Gate) -> dict[str, Any]:
     async def kickoff_async(self: Any, *args: Any, **kwargs: Any) -> Any:
         if self.stream:
             return await cls.kickoff_async(self, *args, **kwargs)
-        return await on_thread(lambda: self.kickoff(*args, **kwargs))
+        return await leavable(lambda: self.kickoff(*args, **kwargs))
 
     @like(cls._create_manager_agent)
     def _create_manager_agent(self: Any) -> None:

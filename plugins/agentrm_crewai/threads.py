@@ -2,7 +2,7 @@
 
 CrewAI runs each sync step of an agent or flow, and a whole crew under `kickoff_async`, in the loop's default executor:
 six threads on two cores. Six agents that wait for a lane would keep out the one that goes first. Ours are as many as
-are needed; how many are at work is for the pools to say."""
+are needed; how many are at work is for the pools to say. A step whose run was cancelled leaves its calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
-from agentrm.adapters import on_thread
+from agentrm.adapters import leavable
 
 __all__ = ["free_steps"]
 
@@ -36,6 +36,6 @@ def _is_async(step: FunctionType) -> bool:
 def _on_thread(step: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(step)
     async def run(*args: Any, **kwargs: Any) -> Any:
-        return await on_thread(functools.partial(step, *args, **kwargs))
+        return await leavable(functools.partial(step, *args, **kwargs))
 
     return run

@@ -66,7 +66,12 @@ def _translate(error: AgentRMError) -> AgentRMError:
     if not isinstance(error, openai.OpenAIError):
         twin = _twins.get(cls)
         if twin is None:
-            names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+            names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+            names["__reduce__"] = lambda twin: (_unpickled, (cls, twin.args, vars(twin)))
             twin = _twins[cls] = type(cls.__name__, (cls, openai.OpenAIError), names)
         error.__class__ = twin
     return error
+
+
+def _unpickled(cls: type[AgentRMError], args: tuple[object, ...], state: dict[str, object]) -> AgentRMError:
+    return _translate(cls.rebuilt(args, state))
