@@ -9,7 +9,7 @@ from agentrm.programs.ledger import Ledger
 from agentrm.programs.program import Ticket
 from agentrm.programs.residency import BackendState
 from agentrm.programs.room import enough, lacks, victims
-from agentrm.programs.waiting import NEWCOMER, RESUME, TURN
+from agentrm.programs.waiting import NEWCOMER, TURN
 
 __all__ = ["Dispatcher"]
 
@@ -33,8 +33,7 @@ class Dispatcher:
             ledger.grant(ticket, backend, now)
             self.serve(now)
             return
-        ticket._kind = TURN if program.status == "resident" else RESUME if program.turns else NEWCOMER
-        ledger.queue.add(ticket)
+        ledger.wait(ticket, now)
         self.serve(now)
         if ticket.state == "granted":
             ledger.granted.remove(ticket)
@@ -65,15 +64,19 @@ class Dispatcher:
                 ticket.passes += 1
 
     def _by_warmth(self, window: list[Ticket], now: float) -> Iterator[Ticket]:
-        """Inside a class and kind the turns with most in the cache first; who was passed catches up."""
-        for _, group in itertools.groupby(window, key=lambda t: (t.priority, t._kind, self._owed(t, now))):
-            yield from sorted(group, key=lambda t: -self._warmest(t) - self._settings.ageing_tokens * t.passes)
+        """Of newcomers of a class those with most in the cache first; who was passed catches up. (Paused programs go by
+        what they were held back: the warmest would be the largest.)"""
+        for (_, kind, _), group in itertools.groupby(window, lambda t: (t.priority, t._kind, self._owed(t, now))):
+            if kind == NEWCOMER:
+                yield from sorted(group, key=lambda t: -self._warmest(t) - self._settings.ageing_tokens * t.passes)
+            else:
+                yield from group
 
     def _warmest(self, ticket: Ticket) -> int:
-        program = ticket.program
-        if program.prefix is None and program.status != "paused":
+        if ticket.program.prefix is None:
             return 0
-        return max((b.warm(program, ticket.expected_tokens) for b in self._ledger.backends.values() if b.up), default=0)
+        up = (b for b in self._ledger.backends.values() if b.up)
+        return max((b.warm(ticket.program, ticket.expected_tokens) for b in up), default=0)
 
     def _owed(self, ticket: Ticket, now: float) -> bool:
         late = now - ticket.arrived > self._settings.patience_s
@@ -104,7 +107,7 @@ class Dispatcher:
                 return None
             for backend in self._ledger.backends.values():  # its own is full of turns that run: rather move than wait
                 if backend.up and backend.name not in blocked and lacks(backend, ticket, self._settings.admit) <= 0:
-                    self._ledger.pause(program, home)
+                    self._ledger.pause(program, home, now)
                     return backend
             return None
         choice: list[tuple[float, str, BackendState]] = []
@@ -131,13 +134,7 @@ class Dispatcher:
         """Whether a paused program or a newcomer gets onto the backend."""
         if backend.slots is not None and backend.running >= backend.slots:
             return False
-        if ticket._kind != NEWCOMER:
-            return self._displaced(backend, ticket, lacks(backend, ticket, self._settings.resume), now)
-        missing = lacks(backend, ticket, self._settings.admit)
-        if backend.residents:
-            growth = round(self._ledger.growth.tokens)
-            missing += growth + backend.to_come(growth)
-        return self._displaced(backend, ticket, missing, now)
+        return self._displaced(backend, ticket, lacks(backend, ticket, self._settings.admit), now)
 
     def _displaced(self, backend: BackendState, ticket: Ticket, missing: int, now: float) -> bool:
         """Pauses as many as are needed, and nobody if they don't suffice."""
@@ -145,5 +142,5 @@ class Dispatcher:
             return True
         chosen = enough(backend, missing, victims(backend, ticket, now, self._settings))
         for program in chosen or ():
-            self._ledger.pause(program, backend)
+            self._ledger.pause(program, backend, now)
         return chosen is not None

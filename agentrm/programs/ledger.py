@@ -6,12 +6,12 @@ decided; who goes where is decided in `dispatch.py`.
 
 from __future__ import annotations
 
-from agentrm.programs.predict import Growth, IdleTimes, ProgramEnds, TurnTokens
+from agentrm.programs.predict import IdleTimes, ProgramEnds, TurnTokens
 from agentrm.programs.program import Changes, Paused, Program, Ticket
 from agentrm.programs.residency import BackendState
 from agentrm.programs.room import growth, idle_victims, private_tokens
 from agentrm.programs.settings import ProgramSettings
-from agentrm.programs.waiting import RESUME, TURN, WaitingQueue
+from agentrm.programs.waiting import NEWCOMER, RESUME, TURN, WaitingQueue
 
 __all__ = ["Ledger"]
 
@@ -26,8 +26,7 @@ class Ledger:
         self.programs: dict[str, Program] = {}
         self.backends: dict[str, BackendState] = {}
         self.idle_times, self.turn_tokens, self.program_ends = IdleTimes(), TurnTokens(), ProgramEnds()
-        self.growth = Growth()
-        self.queue = WaitingQueue(settings.weights, patience_s=settings.patience_s, ageing_s=settings.ageing_s)
+        self.queue = WaitingQueue(settings)
         self.idle: dict[str, Program] = {}
         """Programs without a turn, the longest idle first."""
         self.granted: list[Ticket] = []
@@ -81,23 +80,26 @@ class Ledger:
         program = ticket.program
         if program._estimated > 0 and input_tokens > 0 and len(program._tickets) == 1:
             program._ratio = min(_MOST_OFF, max(1 / _MOST_OFF, input_tokens / program._estimated))
-        if not program.turns:
-            program.first_tokens = input_tokens
         program.turns += 1
-        self.growth.learn(input_tokens + output_tokens - program.first_tokens)
         program.context_tokens, program.prompt_tokens = input_tokens + output_tokens, input_tokens
         program.tool = tool
         self.turn_tokens.learn(program.id, output_tokens)
 
-    def requeued(self, ticket: Ticket) -> None:
+    def wait(self, ticket: Ticket, now: float) -> None:
+        """A turn has to wait."""
+        program = ticket.program
+        ticket._kind = TURN if program.status == "resident" else RESUME if program.turns or program.pauses else NEWCOMER
+        self.queue.add(ticket, now)
+        program._mark_held(now)
+
+    def requeued(self, ticket: Ticket, now: float) -> None:
         """A granted turn waits again."""
         program = ticket.program
         self.uncount(ticket)
         ticket.state, ticket.backend, ticket.granted_at, ticket._counted = "waiting", None, None, 0
         if program.status == "resident":
             self.backends[program.backend or ""].claim(program, private_tokens(program))
-        ticket._kind = TURN if program.status == "resident" else RESUME
-        self.queue.add(ticket)
+        self.wait(ticket, now)
 
     def leave(self, ticket: Ticket, now: float) -> None:
         """A ticket is over: uncounts it, and the program is idle if it was its last."""
@@ -108,6 +110,7 @@ class Ledger:
             self.queue.remove(ticket)
         ticket.state = "done"
         program._tickets.remove(ticket)
+        program._mark_held(now)
         if ticket in self.granted:
             self.granted.remove(ticket)
         backend = self.backends.get(program.backend or "")
@@ -127,7 +130,10 @@ class Ledger:
     def uncount(self, ticket: Ticket) -> None:
         """A granted turn runs no longer."""
         backend = ticket._on
-        ticket.program.running -= 1
+        program = ticket.program
+        program.running -= 1
+        if not program.running and program.status == "resident":
+            self.backends[program.backend or ""].pausable[program.id] = program
         if backend is not None:
             backend.running -= 1
             if not ticket._started:
@@ -157,7 +163,7 @@ class Ledger:
         self.idle_times.forget(program.id)
         self.turn_tokens.forget(program.id)
 
-    def pause(self, program: Program, backend: BackendState) -> None:
+    def pause(self, program: Program, backend: BackendState, now: float) -> None:
         """A resident program counts no longer; turns of it that wait do so for room."""
         backend.drop(program)
         program.status = "paused"
@@ -167,18 +173,17 @@ class Ledger:
         for ticket in program._tickets:
             if ticket.state == "waiting":
                 self.queue.remove(ticket)
-                ticket._kind = RESUME
-                self.queue.add(ticket)
+                self.wait(ticket, now)
 
     def relieve(self, backend: BackendState, now: float) -> None:
         """What counts has outgrown the capacity: pauses programs between turns until it fits, as far as there are
         any."""
         if backend.used <= backend.capacity or len(backend.residents) == 1:
             return
-        for program in idle_victims(backend, now):
+        for program in idle_victims(backend, now, self.settings):
             if backend.used <= backend.capacity:
                 return
-            self.pause(program, backend)
+            self.pause(program, backend, now)
 
     def grant(self, ticket: Ticket, backend: BackendState, now: float) -> None:
         """The turn runs; its program is resident there from now on."""
@@ -190,14 +195,15 @@ class Ledger:
         ticket.granted_at, ticket._started = now, False
         if program.status != "resident":
             program.admitted_at = now
-            for other in program._tickets:
-                if other.state == "waiting" and other._kind != TURN:
-                    self.queue.remove(other)
-                    other._kind = TURN
-                    self.queue.add(other)
         backend.claim(program, private_tokens(program))
         backend.running += 1
         program.running += 1
+        backend.pausable.pop(program.id, None)
+        for other in program._tickets:
+            if other.state == "waiting" and other._kind != TURN:
+                self.queue.remove(other)
+                self.wait(other, now)
+        program._mark_held(now)
         backend.backlog += ticket._missing
         self.grants += 1
 

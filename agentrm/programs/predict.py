@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 
-__all__ = ["Growth", "IdleTimes", "ProgramEnds", "TurnTokens"]
+__all__ = ["IdleTimes", "ProgramEnds", "TurnTokens"]
 
 _BINS_PER_OCTAVE = 2
 _FIRST_S = 1 / 32
@@ -141,18 +141,6 @@ class TurnTokens:
 
     def forget(self, program: str) -> None:
         self._of.pop(program, None)
-
-
-class Growth:
-    """How far a program's context lies above its first prompt, on average over its turns. Who lets in newcomers by what
-    they bring lets in too many: they all grow."""
-
-    def __init__(self, fading: float = 0.005) -> None:
-        self._fading, self._seen, self.tokens = fading, 0, 0.0
-
-    def learn(self, grown: int) -> None:
-        self._seen += 1
-        self.tokens += max(self._fading, 1 / (self._seen + 20)) * (grown - self.tokens)
 
 
 class ProgramEnds:

@@ -42,17 +42,15 @@ class Program:
     """
 
     __slots__ = (
-        "_displace_at", "_dropped_at", "_estimated", "_prefix_on", "_ratio", "_reserved", "_tickets", "admitted_at",
-        "arrived", "backend", "context_tokens", "environments", "first_tokens", "id", "next_use", "pauses", "phase",
-        "prefix", "priority", "prompt_tokens", "running", "since", "status", "tenant", "tool", "turns",
+        "_displace_at", "_dropped_at", "_estimated", "_held_since", "_prefix_on", "_ratio", "_reserved", "_tickets",
+        "admitted_at", "arrived", "backend", "context_tokens", "environments", "held_s", "id", "next_use", "pauses",
+        "phase", "prefix", "priority", "prompt_tokens", "running", "since", "status", "tenant", "tool", "turns",
     )  # fmt: skip
 
     def __init__(self, id: str, *, tenant: str, priority: Priority, now: float, prefix: Prefix | None = None) -> None:
         self.id, self.tenant, self.priority, self.prefix = id, tenant, priority, prefix
         self.context_tokens = 0
         """Tokens of its newest finished turn, prompt and answer; exact as soon as one has been settled."""
-        self.first_tokens = 0
-        """Tokens of its first prompt."""
         self.prompt_tokens = 0
         """Tokens of that turn's prompt alone."""
         self.environments: set[str] = set()
@@ -66,6 +64,8 @@ class Program:
         self.running = 0
         """Turns of it that run now."""
         self.pauses = 0
+        self.held_s = 0.0
+        """Seconds for which turns of it have waited, without the wait that goes on."""
         self.tool: str | None = None
         """The tool that its newest answer asked for, None if none or not known."""
         self.arrived = now
@@ -75,6 +75,7 @@ class Program:
         """When it last became resident."""
         self.next_use = now
         """When its next turn is expected."""
+        self._held_since: float | None = None
         self._tickets: list[Ticket] = []
         self._reserved = 0  # private tokens that count on its backend
         self._prefix_on = False
@@ -87,6 +88,21 @@ class Program:
     def waiting(self) -> bool:
         """Whether a turn of it waits."""
         return any(t.state == "waiting" for t in self._tickets)
+
+    def held_share(self, now: float, credit_s: float) -> float:
+        """Seconds that it was held back for each second that it was not, `credit_s` of which it is given at its
+        start. What is left of the time, its own work and its tools take, so equal shares are equal slowdowns."""
+        held = self.held_s if self._held_since is None else self.held_s + now - self._held_since
+        return held / (max(0.0, now - self.arrived - held) + credit_s)
+
+    def _mark_held(self, now: float) -> None:
+        """Begins or ends the count of seconds in which a turn waits and none runs."""
+        if self.waiting and not self.running:
+            if self._held_since is None:
+                self._held_since = now
+        elif self._held_since is not None:
+            self.held_s += now - self._held_since
+            self._held_since = None
 
     def __repr__(self) -> str:
         return f"<Program {self.id!r} {self.status} {self.phase} {self.context_tokens} tokens on {self.backend}>"

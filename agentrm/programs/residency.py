@@ -15,14 +15,16 @@ class BackendState:
     """
 
     __slots__ = (
-        "backlog", "capacity", "dropped", "name", "prefill_rate", "prefixes", "private", "residents", "running",
-        "shared", "slots", "up",
+        "backlog", "capacity", "dropped", "name", "pausable", "prefill_rate", "prefixes", "private", "residents",
+        "running", "shared", "slots", "up",
     )  # fmt: skip
 
     def __init__(self, name: str, capacity: int, prefill_rate: float, slots: int | None) -> None:
         self.name, self.capacity, self.prefill_rate, self.slots = name, capacity, prefill_rate, slots
         self.up = True
         self.residents: dict[str, Program] = {}
+        self.pausable: dict[str, Program] = {}
+        """The residents of which no turn runs."""
         self.private = 0
         self.shared = 0
         self.prefixes: dict[str, list[int]] = {}
@@ -40,20 +42,14 @@ class BackendState:
 
     def busy(self) -> int:
         """Private tokens of the programs of which a turn runs: what nobody can be asked to give up."""
-        return sum(p._reserved for p in self.residents.values() if p.running)
-
-    def to_come(self, growth: int) -> int:
-        """Tokens by which the residents are still expected to grow, if a program's context lies on average `growth`
-        tokens above its first prompt."""
-        return sum(
-            max(0, p.first_tokens + growth - p._reserved - (p.prefix.tokens if p.prefix is not None else 0))
-            for p in self.residents.values()
-        )
+        return self.private - sum(p._reserved for p in self.pausable.values())
 
     def claim(self, program: Program, private: int) -> None:
         """The program counts with `private` tokens here from now on; makes it resident if it was not."""
         if program.status != "resident":
             self.residents[program.id] = program
+            if not program.running:
+                self.pausable[program.id] = program
             program.status, program.backend, program._reserved = "resident", self.name, 0
         if program.prefix is not None and not program._prefix_on:
             entry = self.prefixes.setdefault(program.prefix.key, [0, 0])
@@ -71,6 +67,7 @@ class BackendState:
     def drop(self, program: Program) -> None:
         """It counts here no longer."""
         del self.residents[program.id]
+        self.pausable.pop(program.id, None)
         self.private -= program._reserved
         self.dropped += program._reserved
         program._dropped_at = self.dropped

@@ -43,38 +43,47 @@ def victims(backend: BackendState, ticket: Ticket, now: float, settings: Program
     """Whom the turn may displace, the first to go first.
 
     The next turn of a resident program: every one that is between turns, and those that wait behind it for room to
-    grow. Paused programs and newcomers: those whose next turn is not worth waiting for, those of a lower class, and
-    after `patience_s` those that have been inside for `residence_s`.
+    grow. Paused programs and newcomers: those whose next turn is not worth waiting for, those of a lower class, those
+    that were held back so much less that it is unfair (`unfair`), and after `patience_s` those that have been inside
+    for `residence_s`.
     """
     found = []
     rank, turn = _RANK[ticket.priority], ticket._kind == TURN and ticket.program.status == "resident"
     late = now - ticket.arrived > settings.patience_s
     place = (rank, ticket.seq if turn or late else math.inf)
-    for program in backend.residents.values():
-        if program is ticket.program or program.running:
+    fair = ticket.program.held_share(now, settings.credit_s) - settings.unfair
+    for program in backend.pausable.values():
+        if program is ticket.program:
             continue
         if program._tickets:
             if min((_RANK[t.priority], t.seq) for t in program._tickets) > place:
                 found.append(program)
             continue
-        had_its_time = late and now - program.admitted_at >= settings.residence_s
-        if turn or had_its_time or now >= program._displace_at or _RANK[program.priority] > rank:
+        if (
+            turn
+            or now >= program._displace_at
+            or _RANK[program.priority] > rank
+            or program.held_share(now, settings.credit_s) < fair
+            or (late and now - program.admitted_at >= settings.residence_s)
+        ):
             found.append(program)
-    return _in_order(found, now)
+    return _in_order(found, now, settings)
 
 
-def idle_victims(backend: BackendState, now: float) -> list[Program]:
+def idle_victims(backend: BackendState, now: float, settings: ProgramSettings) -> list[Program]:
     """All that are between turns, the first to go first."""
-    return _in_order([p for p in backend.residents.values() if not p._tickets], now)
+    return _in_order([p for p in backend.pausable.values() if not p._tickets], now, settings)
 
 
-def _in_order(programs: list[Program], now: float) -> list[Program]:
-    """Between turns before waiting, least paused, lowest class, farthest next turn (by powers of two), youngest."""
+def _in_order(programs: list[Program], now: float, settings: ProgramSettings) -> list[Program]:
+    """Between turns before waiting, least paused, lowest class, farthest next turn (by powers of two), held back least
+    so far."""
 
     def key(program: Program) -> tuple[float, ...]:
         far = 0.0 if program._tickets else max(program.next_use - now, now - program.since)
         return (
-            bool(program._tickets), program.pauses, -_RANK[program.priority], -math.frexp(far)[1], -program.arrived,
+            bool(program._tickets), program.pauses, -_RANK[program.priority], -math.frexp(far)[1],
+            program.held_share(now, settings.credit_s), -program.arrived,
         )  # fmt: skip
 
     return sorted(programs, key=key)

@@ -9,13 +9,14 @@ Theory of operation
    prefix that several share counts once. The sum stays within the capacity, so the engine has no reason to throw away
    what will be used again: bounding the working set is where the gain is ("ThunderAgent", arXiv 2602.13692).
 2. A turn of a resident program runs at once. Needs it more room, programs between two turns are *paused* for it: who
-   has been paused least, of the lowest class, whose next turn is farthest away, the youngest first. A running turn is
-   never interrupted. If all others run, the turn waits for one of them to end.
-3. Paused programs and newcomers wait in one queue for all backends (`waiting.py`). They take room that is free below a
+   has been paused least, of the lowest class, whose next turn is farthest away, who was held back least. A running turn
+   is never interrupted. If all others run, the turn waits for one of them to end.
+3. Paused programs and newcomers wait in one queue for all backends (`waiting.py`), by how long they were held back for
+   each second of their own, so that large and small ones are slowed down alike. They take room that is free below a
    mark; room of a program whose next turn is farther away than it is worth keeping (`predict.Idle.hold_for`: cost of
-   holding against cost of computing again); and, once they have waited for longer than `patience_s`, room of any that
-   is between turns and has had its time. Whoever can't be placed and has been passed often enough gets a backend
-   reserved.
+   holding against cost of computing again); room of one that was held back far less; and, once they have waited for
+   longer than `patience_s`, room of any that is between turns and has had its time. Whoever cannot be placed and was
+   passed often enough gets a backend reserved.
 4. Placement is by predicted seconds: prompt that is not in the cache, prompts queued before it, and how full a
    backend is. So a program resumes where it is warm unless another backend wins.
 5. Estimates are corrected by what turns really used, and replaced by it when a turn is settled. Every way out of a turn
@@ -126,7 +127,7 @@ class ProgramScheduler:
         backend = self.backends[name]
         backend.up = False
         for program in list(backend.residents.values()):
-            self._ledger.pause(program, backend)
+            self._ledger.pause(program, backend, now)
             program._dropped_at = -(1 << 62)  # nothing of it is warm there
         backend.backlog = 0
         self._serve(now)
@@ -206,7 +207,7 @@ class ProgramScheduler:
         """A granted turn whose backend failed before it answered waits again, in its old place, for any backend."""
         if ticket.state != "granted":
             return
-        self._ledger.requeued(ticket)
+        self._ledger.requeued(ticket, now)
         self._serve(now)
 
     def end(self, program_id: str, now: float) -> None:

@@ -22,23 +22,26 @@ class ProgramSettings:
     max_waiting: int = 10_000
     """Turns that may wait; a newcomer beyond is refused with a time to come back. The turns of programs that are known
     are let in up to twice as many."""
-    admit: float = 0.95
-    """Newcomers are let in while what counts on a backend stays within this share of its capacity; the rest is room to
-    grow for those inside, which may use all of it."""
-    resume: float = 0.98
-    """The same for paused programs. Not the same as 1, so that what was just paused is not resumed at once."""
-    patience_s: float = 300.0
+    admit: float = 0.94
+    """Newcomers and paused programs are let in while what counts on a backend stays within this share of its capacity;
+    the rest is room to grow for those inside, which may use all of it. The sum wanders by itself, as programs grow and
+    end: at 1 whoever was let in would soon be paused again, and computed again; much less leaves memory empty."""
+    credit_s: float = 120.0
+    """Who goes first, and who is displaced, depends on the seconds for which a program was held back for each second of
+    its own. This many seconds of its own it is given at the start. Small values favour programs that have just begun.
+    """
+    unfair: float = 1.5
+    """Whoever was held back by so many seconds more, for each second of its own, displaces a program between turns."""
+    patience_s: float = 900.0
     """Who has waited for longer goes before all that came later, may displace programs that are between two turns and
-    have
-    been inside for `residence_s`, and has room reserved for it."""
+    have been inside for `residence_s`, and has room reserved for it."""
     residence_s: float = 300.0
     ageing_s: float = 600.0
     """Background work that has waited for longer is served with the subagents."""
-    passes: int = 16
+    passes: int = 4
     """How many later turns may be granted before one that lacks room; then room is reserved for it."""
     ageing_tokens: int = 1000
-    """A waiting turn goes before those with more of their prompt in the cache, up to this many tokens more for each
-    turn
+    """A newcomer goes before those with more of their prompt in the cache, up to this many tokens more for each turn
     that was granted before it. 0: the most cached first whatever it costs the others, without any bound."""
     idle_ttl_s: float = 1800.0
     """A program from which nothing was heard for this long is forgotten."""
@@ -56,9 +59,11 @@ class ProgramSettings:
             value = getattr(self, key)
             if type(value) is not int or value < least:
                 raise ConfigError(f"programs.{key}", value, f"a whole number from {least}")
-        if not 0 < self.admit <= self.resume <= 1:
-            raise ConfigError("programs.admit", (self.admit, self.resume), "0 < admit <= resume <= 1")
-        for key in ("patience_s", "residence_s", "ageing_s", "idle_ttl_s", "keep", "balance"):
+        if not 0 < self.admit <= 1:
+            raise ConfigError("programs.admit", self.admit, "above 0, at most 1")
+        if not 0 < self.credit_s < math.inf:
+            raise ConfigError("programs.credit_s", self.credit_s, "seconds above 0")
+        for key in ("unfair", "patience_s", "residence_s", "ageing_s", "idle_ttl_s", "keep", "balance"):
             value = getattr(self, key)
             if math.isnan(value) or value < 0:
                 raise ConfigError(f"programs.{key}", value, "a number from 0")

@@ -48,7 +48,7 @@ def test_exact_use_replaces_the_estimate() -> None:
 
 
 def test_a_shared_prefix_counts_once() -> None:
-    s = scheduler(100_000, admit=1.0, resume=1.0)
+    s = scheduler(100_000, admit=1.0)
     tickets = [s.request(f"p{i}", 21_000, 0.0, prefix=Prefix("system", 20_000), max_output_tokens=0) for i in range(80)]
     assert all(t.state == "granted" for t in tickets)
     assert s.backends["b0"].used == 20_000 + 80 * 1_000
@@ -81,7 +81,7 @@ def test_idle_programs_keep_their_room_until_it_is_needed() -> None:
 
 
 def test_nobody_is_paused_twice_while_others_were_not() -> None:
-    s = scheduler(10_000, admit=1.0, resume=1.0)
+    s = scheduler(10_000, admit=1.0)
     for i in range(4):
         turn(s, f"p{i}", 2_400, float(i))
     pauses = []
@@ -116,7 +116,7 @@ def test_it_resumes_where_it_is_warm_unless_that_backend_is_much_fuller() -> Non
 
 
 def test_tenants_share_by_weight_while_both_wait() -> None:
-    s = scheduler(10_000, weights={"heavy": 3.0}, admit=1.0, resume=1.0)
+    s = scheduler(10_000, weights={"heavy": 3.0}, admit=1.0)
     running = s.request("first", 10_000, 0.0, max_output_tokens=0)
     for i in range(40):
         for tenant in ("light", "heavy"):
@@ -130,7 +130,7 @@ def test_tenants_share_by_weight_while_both_wait() -> None:
 
 
 def test_settings_that_cannot_work_are_refused_at_construction() -> None:
-    for wrong in ({"max_waiting": 0}, {"admit": 0.9, "resume": 0.8}, {"patience_s": -1.0}, {"weights": {"t": 0.0}}):
+    for wrong in ({"max_waiting": 0}, {"admit": 1.1}, {"credit_s": 0.0}, {"patience_s": -1.0}, {"weights": {"t": 0.0}}):
         with pytest.raises(ConfigError):
             ProgramSettings(**wrong)  # type: ignore[arg-type]
 
@@ -187,3 +187,31 @@ def test_whatever_happens_the_counts_are_exact_and_everybody_is_served(number: i
         s.end(name, now)
     counts_are_exact(s)
     assert all(b.used == 0 and b.running == 0 and b.backlog == 0 for b in s.backends.values())
+
+
+def test_who_was_held_back_most_for_its_own_time_goes_first() -> None:
+    s = scheduler(10_000, admit=1.0, patience_s=1e6, keep=1e6)
+    first = s.request("first", 10_000, 0.0, max_output_tokens=0)
+    long = s.request("long", 9_000, 0.0, max_output_tokens=0)
+    s.end("first", 1.0)
+    assert long.state == "granted", first
+    s.settle(long, 1_000.0, input_tokens=9_000, output_tokens=0)
+    s.request("blocks", 9_000, 1_000.0, priority="interactive", max_output_tokens=0)
+    s.backend_down("b0", 1_001.0)
+    again = s.request("long", 9_000, 1_001.0, max_output_tokens=0)
+    short = s.request("short", 9_000, 1_001.0, max_output_tokens=0)
+    s.end("blocks", 1_001.0)
+    s.backend_up("b0", 1_100.0)
+    assert (short.state, again.state) == ("granted", "waiting"), "a wait of 99 s is more for a program that has just begun"
+
+
+def test_a_program_that_was_never_held_back_makes_room_for_one_that_was_for_long() -> None:
+    s = scheduler(10_000, admit=1.0, unfair=1.5, credit_s=100.0, patience_s=1e6, keep=1e9)
+    resident = s.request("resident", 9_000, 0.0, max_output_tokens=0)
+    waiting = s.request("waiting", 9_000, 0.0, max_output_tokens=0)
+    s.settle(resident, 140.0, input_tokens=9_000, output_tokens=0, tool="bash")
+    s.tick(149.0)
+    assert waiting.state == "waiting"
+    s.tick(151.0)
+    assert waiting.state == "granted"
+    assert [pause.program.id for pause in s.take().paused] == ["resident"]
