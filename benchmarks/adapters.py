@@ -72,13 +72,19 @@ def langchain() -> Iterator[Case]:
         return "seen"
 
     class Nothing(AgentMiddleware):
-        """LangChain traces every middleware and builds a request for it, which costs more than any gate: the bare agent
-        has one that does nothing."""
+        """The hooks of ours, empty. LangChain traces each, makes a request for it, and gives the graph a step for
+        tools: that costs more than any gate and is LangChain's own."""
 
         def wrap_model_call(self, request: Any, handler: Any) -> Any:
             return handler(request)
 
         async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+            return await handler(request)
+
+        def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+            return handler(request)
+
+        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
             return await handler(request)
 
     rm, model = _manager(), Mock(messages=Forever())
@@ -244,7 +250,8 @@ HEAD = """## Adapters
 What each plugin adds to one call: processor time of the whole process, mock models and tools that answer after one
 turn of the loop; bare and gated calls in turns in one process, the median of {rounds} rounds (lowest and highest
 round), in each round the medians of up to {calls} calls. Bar: 2 % of the framework's own cost, or 100 us, whichever is
-more. Import: the plugin's own modules without what they import, best of several processes; bar 20 ms.
+more. "agent, middleware" stands beside an agent whose middleware has the same hooks and does nothing. Import: the
+plugin's own modules without what they import, best of several processes; bar 20 ms.
 
 {machine}
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from crewai.agents.agent_builder.base_agent import BaseAgent
 from crewai.crew import Crew
 from crewai.events.event_bus import crewai_event_bus
 from crewai.flow.flow import Flow
@@ -102,10 +103,15 @@ def keep_in(session: Session, x: C, *, safe_tools: Collection[str] = ()) -> C:
     has, with the code of `x`. Change tasks that are still to be done on what is returned, then `kickoff()`.
 
     The tools of a crew's agents are called at most once; `safe_tools` may run again when a crash left their outcome
-    unknown. One process at a time: the session has one owner. Raises AttachError for what is not attached."""
+    unknown. One process at a time: the session has one owner. Raises AttachError for what is not attached, and for an
+    agent alone: put it into a crew of one task."""
     from agentrm_crewai.once import CallLog
 
     found = gate_of(x)
+    if isinstance(x, BaseAgent):  # its `kickoff` is one step: CrewAI writes no checkpoint of it
+        task = "Task(description=..., expected_output=..., agent=agent)"
+        instead = f"keep_in(session, rm.attach(Crew(agents=[agent], tasks=[{task}])))"
+        raise AttachError(x, "a kickoff of an agent alone leaves nothing that could be gone on with", instead)
     if found is None or not isinstance(x, (Crew, Flow)):
         raise AttachError(x, "only an attached crew or flow can be kept", "keep_in(session, rm.attach(crew))")
     found[0].log, found[0].keep = CallLog(session, safe_tools), _keeper(session)

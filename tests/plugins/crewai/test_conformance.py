@@ -57,6 +57,11 @@ class _Tool:
 
 
 class CrewAIHarness:
+    def conversation(self, rm: Any, provider: Provider, store: Any) -> Any:
+        raise NotImplementedError("CrewAI has no conversation: each kickoff begins a new one; of crews see test_kept")
+
+    restored = conversation
+
     def compacted(self, messages: list[Message], max_tokens: int) -> list[Message]:
         history = to_openai(messages)
         compact(SimpleNamespace(model="stub", get_context_window_size=lambda: max_tokens), history, 1.0)
