@@ -3,52 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import ssl
 import subprocess
 import sys
-from datetime import timedelta
-from email.utils import formatdate
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from agentrm.errors import IdleTimeout, QueueTimeout
-from agentrm.limits.provider_errors import ProviderError, read_error
-
-WALL = 1_760_000_000.0
-
-
-class ClientError_(Exception):
-    """The shape of most clients' errors: status_code, body, response with headers."""
-
-    def __init__(
-        self,
-        status: int | None = None,
-        body: object = None,
-        headers: dict[str, str] | None = None,
-        text: str = "failed",
-    ) -> None:
-        super().__init__(text)
-        if status is not None:
-            self.status_code = status
-        self.body = body
-        self.response = SimpleNamespace(headers=headers or {})
-
-
-def read(exc: BaseException) -> ProviderError:
-    error = read_error(exc, wall=WALL)
-    assert error is not None
-    return error
-
-
-def named(name: str, *bases: type[BaseException], text: str = "failed", **attributes: object) -> Exception:
-    made: type[Any] = type(name, bases or (Exception,), attributes)
-    exc = made(text)
-    assert isinstance(exc, Exception)
-    return exc
+from agentrm.limits.provider_errors import read_error
+from tests.limits.errors import WALL, ClientError_, named, read
 
 
 @pytest.mark.parametrize(
@@ -263,86 +228,6 @@ def test_what_is_not_about_a_provider_is_none(exc: BaseException) -> None:
     assert read_error(exc) is None
 
 
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({"retry-after": "20"}, 20.0),
-        ({"Retry-After-Ms": "250", "Retry-After": "1"}, 0.25),
-        ({"retry-after": formatdate(WALL + 42, usegmt=True)}, 42.0),
-        ({"retry-after": "-5"}, None),
-        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}, 360.0),
-        ({"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "6m0s"}, None),
-        (
-            {
-                "anthropic-ratelimit-requests-remaining": "0",
-                "anthropic-ratelimit-requests-reset": "2025-10-09T08:53:50Z",
-            },
-            30.0,
-        ),
-    ],
-)
-def test_hints_in_headers(headers: dict[str, str], seconds: float | None) -> None:
-    assert read(ClientError_(429, headers=headers)).retry_after_s == seconds
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        (
-            "Rate limit reached for m on tokens per min (TPM): Limit 300, Used 299. Please try again in 20s.",
-            20.0,
-        ),
-        ("Please try again in 1m30s. Visit https://example.org to learn more.", 90.0),
-        ("Please try again in 6ms.", 0.006),
-        ("Please try again in 7m12.5s", 432.5),
-        ("Please retry after 20 seconds.", 20.0),
-        ("Try again in about 2 minutes and then call support", 120.0),
-        ("Please wait 30 seconds before the next request", 30.0),
-        ("Please retry in 37.219s.", 37.219),
-        ("Retry-After: 12", 12.0),
-        ('{"retryDelay": "41s"}', 41.0),
-        ("Please try again later.", None),
-        ("Limit 20, tried 3 times", None),
-    ],
-)
-def test_hints_in_the_text(text: str, seconds: float | None) -> None:
-    assert read(ClientError_(429, text=text)).retry_after_s == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("attributes", "seconds"),
-    [
-        ({"retry_after": 12}, 12.0),
-        ({"retry_after": "1.5"}, 1.5),
-        ({"retry_after": timedelta(seconds=3)}, 3.0),
-        ({"retry_after_ms": 1500}, 1.5),
-        ({"retry_delay": SimpleNamespace(seconds=7, nanos=500_000_000)}, 7.5),
-        ({"details": [SimpleNamespace(retry_delay=timedelta(seconds=9))]}, 9.0),
-        ({"retry_after": float("nan")}, None),
-        ({"retry_after": -1}, None),
-        ({"retry_after": True}, None),
-    ],
-)
-def test_hints_in_attributes(attributes: dict[str, object], seconds: float | None) -> None:
-    assert read(named("RateLimitError", **attributes)).retry_after_s == seconds
-
-
-def test_the_header_beats_the_text() -> None:
-    assert read(ClientError_(429, headers={"retry-after": "3"}, text="try again in 20s")).retry_after_s == 3.0
-
-
-@pytest.mark.parametrize("hint", ["99999999", "inf", "72h"])
-def test_an_absurd_hint_is_cut_to_a_day_and_marked(hint: str) -> None:
-    error = read(ClientError_(429, headers={"retry-after": hint}))
-    assert (error.retry_after_s, error.hint_suspect) == (86_400.0, True)
-
-
-def test_a_nonsense_hint_is_dropped_and_marked() -> None:
-    error = read(ClientError_(429, headers={"retry-after": "nan"}))
-    assert (error.retry_after_s, error.hint_suspect, error.retryable) == (None, True, True)
-    assert read(ClientError_(429, headers={"retry-after": "1"})).hint_suspect is False
-
-
 def test_the_servers_own_verdict_counts() -> None:
     assert read(ClientError_(429, headers={"x-should-retry": "false"})).retryable is False
     assert read(ClientError_(409, headers={"x-should-retry": "true"})).retryable is True
@@ -542,104 +427,3 @@ def test_reading_an_error_loads_no_client_and_no_framework() -> None:
         ).stdout.strip()
         == "[]"
     )
-
-
-# The real clients.
-
-
-def openai_error(status: int, body: object, headers: dict[str, str] | None = None) -> Exception:
-    """What the installed openai client raises for such an answer."""
-    openai = pytest.importorskip("openai")
-    http = sys.modules.get("httpx2") or pytest.importorskip("httpx")
-
-    def answer(request: Any) -> Any:
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return http.Response(status, content=content, headers=headers or {}, request=request)
-
-    client = openai.OpenAI(
-        api_key="sk-test-0123456789",
-        base_url="http://127.0.0.1:9/v1",
-        max_retries=0,
-        http_client=http.Client(transport=http.MockTransport(answer)),
-    )
-    with pytest.raises(Exception) as caught:
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
-    return caught.value
-
-
-def test_the_openai_client() -> None:
-    quota = read(
-        openai_error(
-            429, {"error": {"message": "m", "type": "insufficient_quota", "code": "insufficient_quota"}}
-        )
-    )
-    assert (quota.kind, quota.status, quota.retryable) == ("quota", 429, False)
-    text = "Rate limit reached for m on requests per min (RPM): Limit 3, Used 3. Please try again in 20s."
-    rate = read(
-        openai_error(429, {"error": {"message": text, "type": "requests", "code": "rate_limit_exceeded"}})
-    )
-    assert (rate.kind, rate.retry_after_s, rate.message) == ("rate", 20.0, text)
-    hinted = read(
-        openai_error(
-            429, {"error": {"message": text}}, {"retry-after-ms": "1200", "x-ratelimit-limit-requests": "3"}
-        )
-    )
-    assert hinted.retry_after_s == 1.2
-    assert hinted.headers is not None
-    assert hinted.headers.requests.limit == 3
-    key = read(
-        openai_error(
-            401,
-            {
-                "error": {
-                    "message": "Incorrect API key provided: sk-test-0123456789",
-                    "code": "invalid_api_key",
-                }
-            },
-        )
-    )
-    assert (key.kind, key.scope) == ("auth", "account")
-    assert "0123456789" not in key.message
-    assert read(openai_error(500, b"<html>oops</html>")).kind == "server"
-    assert read(openai_error(400, {"error": {"code": "context_length_exceeded"}})).kind == "context_overflow"
-
-
-def test_the_httpx_client() -> None:
-    for name in ("httpx", "httpx2"):
-        http = pytest.importorskip(name)
-        request = http.Request("POST", "http://127.0.0.1:9/")
-        for content, kind in (
-            (b'{"error": {"code": "insufficient_quota"}}', "quota"),
-            (b"slow down", "rate"),
-        ):
-            response = http.Response(429, content=content, headers={"Retry-After": "3"}, request=request)
-            with pytest.raises(http.HTTPStatusError) as caught:
-                response.raise_for_status()
-            assert read(caught.value).kind == kind
-
-        def unread() -> Any:
-            yield b"{}"
-
-        streamed = http.Response(429, content=unread(), headers={"Retry-After": "3"}, request=request)
-        with pytest.raises(http.HTTPStatusError) as caught:
-            streamed.raise_for_status()
-        assert read(caught.value).retry_after_s == 3.0
-        assert read(http.ReadTimeout("slow", request=request)).kind == "timeout"
-        assert read(http.ConnectError("refused", request=request)).kind == "connection"
-        assert read(http.RemoteProtocolError("peer closed", request=request)).kind == "connection"
-        assert read(http.UnsupportedProtocol("ftp", request=request)).retryable is False
-
-
-def test_langchains_model_errors() -> None:
-    exceptions = pytest.importorskip("langchain_core.exceptions")
-    for name, kind, retryable in (
-        ("ModelRateLimitError", "rate", True),
-        ("ModelTimeoutError", "timeout", True),
-        ("ModelConnectionError", "connection", True),
-        ("ModelAPIError", "server", True),
-        ("ModelAuthenticationError", "auth", False),
-        ("ModelInvalidRequestError", "bad_request", False),
-        ("ContextOverflowError", "context_overflow", False),
-    ):
-        error = read(getattr(exceptions, name)("failed"))
-        assert (error.kind, error.retryable) == (kind, retryable)
