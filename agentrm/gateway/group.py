@@ -117,9 +117,9 @@ class Group:
 
     def end(self, program: str) -> None:
         """The program is over."""
-        self.scheduler.end(program, self._now())
-        for ticket, future in self._waiting.items():
-            if ticket.state == "done" and not future.done():
+        for ticket in self.scheduler.end(program, self._now()):
+            future = self._waiting.get(ticket)
+            if future is not None and not future.done():
                 future.set_result(None)
         self._carry_out()
 

@@ -142,11 +142,11 @@ class Ledger:
     # --- programs ---
 
     def expire(self, now: float) -> None:
-        """Forgets programs of which nothing was heard for too long."""
+        """Forgets programs of which nothing was heard for too long, and the longest idle of too many."""
         limit = now - self.settings.idle_ttl_s
         while self.idle:
             program = next(iter(self.idle.values()))
-            if program.since > limit:
+            if program.since > limit and len(self.idle) <= self.settings.max_idle:
                 break
             self.program_ends.learn(program.turns, program.tool, True)
             self.forget(program)

@@ -190,6 +190,7 @@ class ProgramScheduler:
             return
         self._ledger.settled(ticket, input_tokens, output_tokens, tool)
         self._ledger.leave(ticket, now)
+        self._ledger.expire(now)
         self._serve(now)
 
     def cancel(self, ticket: Ticket, now: float) -> None:
@@ -201,6 +202,7 @@ class ProgramScheduler:
         program = ticket.program
         if not program.turns and not program._tickets:
             self._ledger.forget(program)
+        self._ledger.expire(now)
         self._serve(now)
 
     def requeue(self, ticket: Ticket, now: float) -> None:
@@ -210,15 +212,18 @@ class ProgramScheduler:
         self._ledger.requeued(ticket, now)
         self._serve(now)
 
-    def end(self, program_id: str, now: float) -> None:
-        """The program is over: its turns are cancelled, nothing of it counts any more. Unknown ids are ignored."""
+    def end(self, program_id: str, now: float) -> tuple[Ticket, ...]:
+        """The program is over: its turns are cancelled, nothing of it counts any more. Returns those turns; none for
+        unknown ids."""
         program = self.programs.get(program_id)
         if program is None:
-            return
-        for ticket in list(program._tickets):
+            return ()
+        tickets = tuple(program._tickets)
+        for ticket in tickets:
             self._ledger.leave(ticket, now)
         self._ledger.forget(program)
         self._serve(now)
+        return tickets
 
     # --- results ---
 

@@ -45,6 +45,8 @@ class ProgramSettings:
     that was granted before it. 0: the most cached first whatever it costs the others, without any bound."""
     idle_ttl_s: float = 1800.0
     """A program from which nothing was heard for this long is forgotten."""
+    max_idle: int = 20_000
+    """Programs without a turn that are remembered (about 2 kB each); beyond, the longest idle is forgotten early."""
     keep: float = 1.0
     """A paused or new program may take the place of one whose next turn is far away: farther than the time in which the
     backend fills its cache by prefill, times this. Larger keeps idle programs longer."""
@@ -55,7 +57,7 @@ class ProgramSettings:
     """Shares of tenants while they compete; 1 where nothing is said."""
 
     def __post_init__(self) -> None:
-        for key, least in (("max_waiting", 1), ("passes", 0), ("ageing_tokens", 0)):
+        for key, least in (("max_waiting", 1), ("max_idle", 1), ("passes", 0), ("ageing_tokens", 0)):
             value = getattr(self, key)
             if type(value) is not int or value < least:
                 raise ConfigError(f"programs.{key}", value, f"a whole number from {least}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -215,3 +217,38 @@ def test_a_program_that_was_never_held_back_makes_room_for_one_that_was_for_long
     s.tick(151.0)
     assert waiting.state == "granted"
     assert [pause.program.id for pause in s.take().paused] == ["resident"]
+
+
+def test_the_longest_idle_of_too_many_programs_is_forgotten_at_once() -> None:
+    s = scheduler(1_000_000, max_idle=3)
+    for i in range(5):
+        turn(s, f"p{i}", 100, float(i))
+    assert set(s.programs) == {"p2", "p3", "p4"} == set(s.backends["b0"].residents)
+    assert [p.id for p in s.take().ended] == ["p0", "p1"]
+    counts_are_exact(s)
+
+
+def test_a_turn_takes_no_more_steps_however_many_programs_are_known() -> None:
+    def steps(known: int) -> int:
+        """Python calls in a turn of a new program and one of a known one."""
+        s = scheduler(1 << 50)
+        for i in range(known):
+            turn(s, f"p{i}", 100, float(i) / 1e3)
+        s.take()
+        count = 0
+
+        def called(frame: object, event: str, arg: Any) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(called)
+        try:
+            turn(s, "new", 100, 100.0)
+            turn(s, "p1", 120, 100.0)
+            s.take()
+            s.next_due(100.0)
+        finally:
+            sys.setprofile(None)
+        return count
+
+    assert steps(3_000) <= 1.1 * steps(30)
