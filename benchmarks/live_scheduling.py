@@ -40,11 +40,12 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
 }
 INTRO = """## Scheduling, live
 
-`python -m benchmarks.live_scheduling --scale {scale}` wrote this section: the turns of seed {seed}, once in the
-simulator and once for real at {scale} times the speed (ChatOpenAI through the LangChain plugin, HTTP, a provider on
-this machine). Times are in the scenario's seconds. `fifo` has no reaper, `paper` is AgentRM with the parameters that
-reproduce its tables (the provider plays its retries on the held lane), `agentrm` has the defaults. The bar, 15 % on
-throughput and P95, is met in {met} of {rows} rows.
+`python -m benchmarks.live_scheduling` wrote this section: the turns of seed {seed}, once in the simulator and once for
+real at so many times the speed (ChatOpenAI through the LangChain plugin, HTTP, a provider on this machine). Times are
+in the scenario's seconds. `fifo` has no reaper, `paper` is AgentRM with the parameters that reproduce its tables (the
+provider plays its retries on the held lane), `agentrm` has the defaults. The bar, 15 % on throughput and P95, is met
+in {met} of {rows} rows. What a call costs this machine counts as many times as the speed: at 20 a twentieth of a
+second of it is a second of the scenario, and a busy machine takes longer.
 
 {machine}
 """
@@ -172,15 +173,17 @@ def off(row: Mapping[str, Any]) -> float:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = [
-        "| scenario | policy | class | answered | turns/min | | P95 s | | within 15 % |",
-        "|---|---|---|---:|---:|---:|---:|---:|---|",
-        "| | | | simulated, live | simulated | live | simulated | live | |",
+        "| speed | scenario | policy | class | answered | turns/min | | P95 s | | within 15 % |",
+        "|---:|---|---|---|---:|---:|---:|---:|---:|---|",
+        "| | | | | simulated, live | simulated | live | simulated | live | |",
     ]
     for row in rows:
         answered = ", ".join(f"{x:g}" for x in row["answered"].values())
         figures = " | ".join(f"{row[m]['simulated']:.4g} | {row[m]['live']:.4g}" for m in COMPARED)
         verdict = "yes" if off(row) <= BAR else f"no ({off(row):.0%})"
-        lines.append(f"| {row['scenario']} | {row['policy']} | {row['class']} | {answered} | {figures} | {verdict} |")
+        lines.append(
+            f"| {row['scale']} | {row['scenario']} | {row['policy']} | {row['class']} | {answered} | {figures} | {verdict} |"
+        )
     return lines
 
 
@@ -193,17 +196,23 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=HERE / "SCHEDULING_LIVE.json")
     args = parser.parse_args()
     kept = json.loads(args.json.read_text())["results"] if args.json.exists() else []
-    by = {(row["scenario"], row["policy"], row["class"]): row for row in kept}
+    by = {(row["scale"], row["scenario"], row["policy"], row["class"]): row for row in kept}
     for scenario in args.scenario.split(","):
         for policy in args.policy.split(","):
             rows = compare(scenario, policy, args.seed, args.scale)
-            by |= {(row["scenario"], row["policy"], row["class"]): row for row in rows}
+            by |= {(row["scale"], row["scenario"], row["policy"], row["class"]): row for row in rows}
             print(*table(rows)[3:], sep="\n", flush=True)
-    order = [(s, p, c) for s in SCENARIOS for p in SETTINGS for c in ("all", *CLASSES)]
+    order = [
+        (n, s, p, c)
+        for n in sorted({key[0] for key in by})
+        for s in SCENARIOS
+        for p in SETTINGS
+        for c in ("all", *CLASSES)
+    ]
     rows = [by[key] for key in order if key in by]
     args.json.write_text(json.dumps({"machine": machine(), "results": rows}, indent=1) + "\n")
     met = sum(off(row) <= BAR for row in rows)
-    intro = INTRO.format(scale=args.scale, seed=args.seed, machine=machine(), met=met, rows=len(rows))
+    intro = INTRO.format(seed=args.seed, machine=machine(), met=met, rows=len(rows))
     (HERE / "results_scheduling_live.md").write_text("\n".join([intro, *table(rows)]) + "\n")
 
 
