@@ -181,9 +181,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         answered = ", ".join(f"{x:g}" for x in row["answered"].values())
         figures = " | ".join(f"{row[m]['simulated']:.4g} | {row[m]['live']:.4g}" for m in COMPARED)
         verdict = "yes" if off(row) <= BAR else f"no ({off(row):.0%})"
-        lines.append(
-            f"| {row['scale']} | {row['scenario']} | {row['policy']} | {row['class']} | {answered} | {figures} | {verdict} |"
-        )
+        names = " | ".join(str(row[key]) for key in ("scale", "scenario", "policy", "class"))
+        lines.append(f"| {names} | {answered} | {figures} | {verdict} |")
     return lines
 
 
