@@ -1,5 +1,6 @@
 """Local execution of language models. Importing this loads no torch: that happens when a model is loaded."""
 
+from agentrm.models.backend import LocalBackend
 from agentrm.models.cores import Choice, Core, CorePool, EngineCore, OpenAICore, Traits
 from agentrm.models.engine.snapshot import Snapshot
 from agentrm.models.errors import (
@@ -38,6 +39,7 @@ __all__ = [
     "FetchFailed",
     "Generation",
     "GenerationCancelled",
+    "LocalBackend",
     "LocalEngine",
     "MissingDependency",
     "ModelCorrupt",

@@ -179,6 +179,14 @@ class LocalEngine:
         """A program, to be given to its calls; the name is for messages only."""
         return Program(name, self._free_loop())
 
+    @property
+    def closed(self) -> bool:
+        return all(loop.closed for loop in self._loops)
+
+    def flush(self) -> int:
+        """Empties the cache of what ended calls left in memory. Returns how many blocks that were."""
+        return sum(loop.ask(loop.store.flush) for loop in self._loops)
+
     def close(self) -> None:
         """Ends all calls with EngineClosed; later ones are refused."""
         for loop in self._loops:

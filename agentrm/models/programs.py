@@ -46,6 +46,12 @@ class Program:
     def turn_ended(self) -> None:
         self._busy.release()
 
+    def swap_out(self) -> bool:
+        """Takes its KV out of memory now, between two turns; the next one brings it back. Whether it is saved: not
+        while a turn runs, and not where the swap space is full."""
+        loop, chain = self._loop, self._chain
+        return loop.ask(lambda: loop.swap_out(chain))
+
     def close(self) -> None:
         """Ends it and the turn that runs, and frees its memory. Again it does nothing; a later turn begins anew."""
         loop, chain = self._loop, self._chain

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from agentrm.errors import ForkedError
 from agentrm.models.engine.calls import Call, Home, never
 from agentrm.models.engine.forward import Forward, Logits, Row
-from agentrm.models.engine.packing import Packing
+from agentrm.models.engine.packing import Kept, Packing
 from agentrm.models.engine.seats import Seats, Turns
 from agentrm.models.engine.store import Chain, Store
 from agentrm.models.engine.thread import EngineThread
 from agentrm.models.engine.works import StepWork, Work
 from agentrm.models.errors import EngineClosed
+from agentrm.programs.predict import IdleTimes
 
 if TYPE_CHECKING:
     from agentrm.scheduling import Lease
@@ -62,9 +63,10 @@ class Loop:
         self.forward, self.store = forward, store
         self.seats = Seats(turns, self.seated)
         self.calls: dict[Call, None] = {}
-        self.kept: dict[Chain, tuple[int, int]] = {}
-        """Chains of programs between their turns, with class and time of the last one."""
-        self._packing = Packing(store, chunk, self.calls, self.kept, self._stop)
+        self.kept: dict[Chain, Kept] = {}
+        """Chains of programs between their turns."""
+        self._clock, self._idle_times = turns.rm.clock, IdleTimes()
+        self._packing = Packing(store, chunk, self.calls, self.kept, self._clock, self._stop)
         self.fed = self.forwards = self._number = 0
         self.closed = False
         self.thread = EngineThread(self)
@@ -85,7 +87,9 @@ class Loop:
         def start() -> None:
             self._number += 1
             call.number, call.prompt = self._number, len(tokens)
-            self.kept.pop(call.chain, None)
+            idle = self.kept.pop(call.chain, None)
+            if idle is not None:
+                self._idle_times.learn(str(id(call.chain)), None, self._clock.now_ns() / 1e9 - idle.since)
             if self.closed:
                 call.ended, call.error = True, EngineClosed()
                 if call.home is not None:
@@ -254,8 +258,8 @@ class Loop:
             if call.home is None:
                 self.store.drop(call.chain)
             else:
-                self._number += 1
-                self.kept[call.chain] = call.who.klass, self._number
+                expected = self._idle_times.expect(str(id(call.chain)), None)
+                self.kept[call.chain] = Kept(call.who.klass, self._clock.now_ns() / 1e9, expected)
         except BaseException as fault:
             call.error = fault
             if call.work is not None:
@@ -296,8 +300,15 @@ class Loop:
             if call.home is not None and call.home is home:
                 self._stop(call, None)
         self.kept.pop(chain, None)
+        self._idle_times.forget(str(id(chain)))
         self.store.drop(chain)
         chain.tokens.clear()
+
+    def swap_out(self, chain: Chain) -> bool:
+        """Takes out the KV of a program between two turns. Whether it is saved."""
+        if chain in self.kept:
+            self.store.save(chain)
+        return chain.saved is not None
 
     def _statistics(self) -> LoopStatistics:
         store, traffic, counts = self.store, self.store.traffic, self.store.pool.statistics()

@@ -11,20 +11,33 @@ from agentrm.models.engine.forward import Row
 from agentrm.models.errors import OutOfBlocks
 
 if TYPE_CHECKING:
+    from agentrm.clock import Clock
     from agentrm.models.engine.calls import Call
     from agentrm.models.engine.store import Chain, Store
     from agentrm.models.engine.works import Work
+    from agentrm.programs.predict import Idle
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A program between two turns. `since`: when the last one ended, in the clock's seconds; `idle`: how long it is
+    expected to stay so."""
+
+    klass: int
+    since: float
+    idle: Idle
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
     """`chunk`: most tokens of prompts in one forward; a quarter of it while others write. `calls`: all that are open.
-    `kept`: chains of programs between their turns, with class and time of the last one. `stop`: ends a call."""
+    `kept`: chains of programs between their turns. `stop`: ends a call."""
 
     store: Store
     chunk: int
     calls: Mapping[Call, None]
-    kept: Mapping[Chain, tuple[int, int]]
+    kept: Mapping[Chain, Kept]
+    clock: Clock
     stop: Callable[[Call, BaseException], object]
 
     def choose(self, ready: Sequence[Call]) -> list[tuple[Call, list[Row]]]:
@@ -106,7 +119,14 @@ class Packing:
         return False
 
     def _victims(self, call: Call, after: Sequence[Call]) -> Iterable[Sequence[Chain]]:
-        for chain in sorted(self.kept, key=lambda chain: (-self.kept[chain][0], self.kept[chain][1])):
+        now = self.clock.now_ns() / 1e9
+
+        def worth(chain: Chain) -> tuple[int, float, float]:
+            """The lowest class first; in it whose next turn is farthest away (Belady), then who was idle longest."""
+            kept = self.kept[chain]
+            return -kept.klass, -kept.idle.remaining(now - kept.since), kept.since
+
+        for chain in sorted(self.kept, key=worth):
             yield (chain,)
         later = set(after)
         idle = [one for one in self.calls if one is not call and (one.seat.lease is None or one.work is None)]

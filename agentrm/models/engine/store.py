@@ -214,6 +214,10 @@ class Store:
             self.traffic.swapped_out += 1
             chain.saved = saved
 
+    def flush(self) -> int:
+        """Empties the cache of what nobody holds. Returns how many blocks that were."""
+        return len(self.pool.evict(self.pool.capacity))
+
     def drop(self, chain: Chain) -> None:
         """The chain ends. What others may share of it stays as long as there is room."""
         if chain.saved is not None:

@@ -91,9 +91,9 @@ class Swap:
         assert saved.entry is not None
         of_token = saved.size // saved.tokens // len(pieces)
         before, after = skip * of_token, (saved.tokens - skip - count) * of_token
-        waste = memoryview(bytearray(max(before, after)))
-        edges = [waste[:before]] if before else [], [waste[:after]] if after else []
-        return self._file.read(saved.entry, [[*edges[0], *piece, *edges[1]] for piece in pieces])
+        waste = memoryview(bytearray(before + after))  # not the same place twice: the checksum comes after
+        first, last = [waste[:before]] if before else [], [waste[before:]] if after else []
+        return self._file.read(saved.entry, [[*first, *piece, *last] for piece in pieces])
 
     def drop(self, saved: Saved) -> None:
         """Forgets it, once."""
