@@ -98,6 +98,29 @@ def test_a_turn_that_takes_another_way_keeps_the_common_beginning() -> None:
         assert again[-1].usage is not None and again[-1].usage.cached_tokens == 126
 
 
+@pytest.mark.parametrize("kept", [0, 20])
+def test_a_chain_that_leaves_its_first_shared_block_gets_another_place(kept: int) -> None:
+    from agentrm.models.engine.store import Chain
+
+    with engine_with() as engine:
+        text_of(engine.generate("s" * 2 * BLOCK, max_new_tokens=1))
+        loop = engine._loops[0]
+
+        def places() -> tuple[list[tuple[int, int]], ...]:
+            first, second = Chain(list(b"s" * 2 * BLOCK)), Chain(list(b"s" * 2 * BLOCK))
+            for chain in (first, second):
+                loop.store.adopt(chain)
+            loop.store.truncate(second, kept)
+            loop.store.prepare(second, BLOCK)
+            found = tuple(loop.store.segments(chain, 0, BLOCK) for chain in (first, second))
+            for chain in (first, second):
+                loop.store.drop(chain)
+            return found
+
+        first, second = loop.ask(places)
+        assert first != second
+
+
 def test_the_next_turn_may_begin_as_soon_as_one_has_ended() -> None:
     with engine_with() as engine, engine.program() as program:
         for turn in range(50):

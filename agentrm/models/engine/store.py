@@ -238,8 +238,9 @@ class Store:
         be computed again: then the chain has fed nothing."""
         hashes = b"" if self.exact or saved.foreign else self._hashes(chain, 0, chain.fed // self.block)
         chain.handle = self.pool.open(chain.account, chain.fed, hashes)
-        at = self.pool.chain(chain.handle).matched * self.block
-        self._place(chain, 0)
+        shared = self.pool.chain(chain.handle).matched
+        at = shared * self.block
+        self._place(chain, 0, shared)
         chain.room = chain.fed
         there = at >= chain.fed or self.swap.get(saved, self.segments(chain, at, chain.fed), at)
         self.swap.drop(saved)
@@ -261,11 +262,11 @@ class Store:
         chain.table.clear()
         chain.room = 0
 
-    def _place(self, chain: Chain, start: int) -> None:
-        """Gives the chain's blocks from `start` on, just taken, their places in the arena."""
+    def _place(self, chain: Chain, start: int, shared: int = 0) -> None:
+        """Gives the chain's blocks from `start` on, just taken, their places in the arena. The first `shared` of them
+        are others' too, and have theirs."""
         assert chain.handle is not None
         taken = self.pool.blocks(chain.handle, start)
-        shared = self.pool.chain(chain.handle).matched if start == 0 else 0
         fresh = taken[shared:]
         for block in fresh:
             if (slot := self._slot[block]) is not None:  # its place when it held something else
