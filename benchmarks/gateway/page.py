@@ -19,7 +19,10 @@ on what else the machine does, which each part says."""
 
 def command(module: str) -> str:
     """The line that this process was started with, without where its results go."""
-    return shlex.join(["python", "-m", module, *(one for one in sys.argv[1:] if one != "--record")])
+    words = [one for one in sys.argv[1:] if one != "--record"]
+    if "--json" in words:
+        del words[(at := words.index("--json")) : at + 2]
+    return shlex.join(["python", "-m", module, *words])
 
 
 def record(parts: Mapping[str, Part], line: str) -> None:
