@@ -118,6 +118,11 @@ class Gateway(Section):
         whole(1, 1_000_000), 1_000, "Calls that may wait for room on the engines; one more is refused with 429."
     )
     queue_s: float = key(number(), 300.0, "Seconds that a call may wait there.")
+    max_connections: int = key(
+        whole(1, 1_000_000), 10_000, "Connections of clients at once; one more is answered 503. Mind `ulimit -n`."
+    )
+    head_s: float = key(number(), 30.0, "Seconds within which a client must send the whole head of a request.")
+    unread_s: float = key(number(), 120.0, "Seconds that a client may take nothing of an answer that waits for it.")
     connect_s: float = key(number(), 5.0, "Seconds within which an engine must accept a connection.")
     poll_s: float = key(number(), 2.0, "Seconds between two looks at the engines.")
     poll_limit_s: float = key(number(), 1.0, "Seconds within which an engine must say how it is.")

@@ -16,6 +16,7 @@ from agentrm.config import Config, Pool
 from agentrm.errors import ConfigError
 from agentrm.gateway.asked import Api, plain_json, read
 from agentrm.gateway.desk import Desk, Turn
+from agentrm.gateway.door import FAULT, Door, kept_busy
 from agentrm.gateway.keys import Caller, Keys
 from agentrm.gateway.metrics import Tally, page
 from agentrm.gateway.places import Places
@@ -40,8 +41,6 @@ BODY_S = 60.0
 """Seconds in which a request has to arrive whole."""
 CLOSING_S = 5.0
 """Seconds that connections are given to close once all calls have ended."""
-
-FAULT = Refused(500, "the gateway failed at this request, which is a fault of its own; its log says why", "internal")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -95,13 +94,15 @@ class Gateway:
             self._places = Places(self.config, self._session, lambda place: self._desk.changed(place))
             self._desk = Desk(self.config, self._rm, self._places, self._tally)
             await self._places.look()
-            app = web.Application(client_max_size=self.config.max_request_bytes)
+            app = web.Application(client_max_size=self.config.max_request_bytes, middlewares=[kept_busy])
             app.add_routes(self._routes())
-            self._runner = web.AppRunner(
-                app, handler_cancellation=True, access_log=None, shutdown_timeout=CLOSING_S, max_field_size=16_384
-            )
+            self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=CLOSING_S)
             await self._runner.setup()
-            await web.TCPSite(self._runner, self.config.host, self.config.port, ssl_context=tls, backlog=2048).start()
+            door = Door(
+                self._runner, self.config.host, self.config.port, head_s=self.config.head_s,
+                unread_s=self.config.unread_s, most=self.config.max_connections, ssl_context=tls, backlog=2048,
+            )  # fmt: skip
+            await door.start()
         except BaseException:
             await self._close()
             raise
