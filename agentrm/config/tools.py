@@ -112,6 +112,9 @@ class Environments(Section):
         "Where they and the journal of who owns them are; null: `agentrm/environments` in the user's state folder.",
     )
     preparing: int = key(whole(1, MOST_LANES), 2, "Environments that may be in preparation at once.")
+    remove_s: float = key(
+        number(), 60.0, "Seconds that a program's end waits for an environment to be removed; it goes on behind."
+    )
     grace_s: float = key(
         number(zero=True), 2.0, "Seconds between the polite signal to a process and the one that ends it."
     )

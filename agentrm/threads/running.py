@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
@@ -12,7 +13,7 @@ from agentrm.threads.signals import Signal
 from agentrm.threads.work import Work
 from agentrm.threads.workers import borrow
 
-__all__ = ["in_thread", "on_thread", "to_its_end"]
+__all__ = ["in_thread", "in_time", "on_thread", "to_its_end"]
 
 T = TypeVar("T")
 
@@ -30,6 +31,29 @@ def in_thread(job: Callable[[], object]) -> None:
             worker.give_back()
 
     worker.submit(run)
+
+
+def in_time(fn: Callable[[], T], limit_s: float) -> T:
+    """`fn()`, waited for at most `limit_s` seconds, blocking this thread. Raises what it raises; TimeoutError when it
+    is not over by then: it goes on, and nobody hears of its end. Where no thread can be started any more (at the exit
+    of the process) it runs here, without a limit."""
+    over = threading.Event()
+    try:
+        worker = borrow()
+    except RuntimeError:
+        return fn()
+    work = Work(fn, over.set, worker.give_back)
+    work.start(worker)
+    try:
+        ended = over.wait(limit_s)
+    except BaseException:
+        if not work.leave():
+            worker.give_back()
+        raise
+    if not ended and work.leave():
+        raise TimeoutError(f"not over after {limit_s:g} s")
+    worker.give_back()
+    return work.result()  # type: ignore[no-any-return]
 
 
 async def on_thread(fn: Callable[[], T]) -> T:

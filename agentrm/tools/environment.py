@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from agentrm.errors import ConfigError
-from agentrm.threads import Signal, Work, borrow
+from agentrm.threads import Signal, Work, borrow, in_time
 from agentrm.tools.errors import EnvironmentEnded
 from agentrm.tools.place import Completed, Place, Provider, Usage
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from agentrm.tools.journal import Entry
 
 __all__ = ["Environment", "State"]
+
+_log = logging.getLogger("agentrm")
 
 LONGEST_S = 10**9
 State = Literal["queued", "preparing", "ready", "failed", "ended"]
@@ -134,6 +137,14 @@ class Environment:
         if not self.provider.is_there(self.place):
             return False
         return not self.settings.health or self._command(self.settings.health, self.settings.setup_s).returncode == 0
+
+    def problem(self) -> str | None:
+        """Why it is not fit, None: it is. A check that raises, or takes longer than `setup_s`, is as good as a no."""
+        try:
+            return None if in_time(self.is_fit, self.settings.setup_s) else "its check says no"
+        except Exception as error:  # noqa: BLE001 - a provider may raise anything; the caller is told, and the log
+            _log.warning("the check of %r failed", self, exc_info=error)
+            return f"its check failed: {type(error).__name__}: {error}"
 
     def _command(self, words: Sequence[str], timeout: float | None) -> Completed:
         return self.provider.run(self.place, words, timeout, -1)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from agentrm.errors import ConfigError, ForkedError, ManagerClosed
 from agentrm.identity import Priority, current_identity
-from agentrm.threads import Signal, in_thread, on_thread
+from agentrm.threads import Signal, in_thread, in_time, on_thread
 from agentrm.tools.environment import Environment
 from agentrm.tools.errors import EnvironmentEnded, EnvironmentLeft, EnvironmentLost
 from agentrm.tools.journal import Entry, Journal, default_home
@@ -150,7 +150,8 @@ class Environments:
 
     def end(self, program: str) -> None:
         """Releases what the program has: commands that run are ended, and environments that no other program shares are
-        removed before this returns. Without any it does nothing. Raises EnvironmentLeft if something can't be removed.
+        removed before this returns. Without any it does nothing. Raises EnvironmentLeft if something can't be removed,
+        or not within `environments.remove_s` seconds.
         """
         self._refuse_fork()
         with self._lock:
@@ -306,10 +307,11 @@ class Environments:
             mine = program in environment.programs
         if environment.state == "failed" and environment.error is not None:
             raise environment.error
-        if environment.state != "ready" or not mine:
+        problem = environment.problem() if environment.state == "ready" and mine else None
+        if environment.state != "ready" or not mine:  # it may have ended while it was checked
             text = f"program {program!r} ended while its environment of kind {environment.kind!r} was made"
             raise EnvironmentEnded(text, kind=environment.kind, program=program)
-        if environment.is_fit():
+        if problem is None:
             return True
         shared = environment.settings.share != 1
         with self._lock:
@@ -324,8 +326,8 @@ class Environments:
         if shared:  # it holds nothing that is the program's own
             return False
         raise EnvironmentLost(
-            f"the environment of kind {environment.kind!r} of program {program!r} is not fit for use any more and was "
-            "removed; ask again for a new one",
+            f"the environment of kind {environment.kind!r} of program {program!r} is not fit for use any more "
+            f"({problem}) and was removed; ask again for a new one",
             kind=environment.kind, program=program,
         )  # fmt: skip
 
@@ -404,8 +406,11 @@ class Environments:
                 environment.lease.release()
             self._forget(environment, None)
         elif state == "ready":
-            error = self._remove(environment)
-            self._forget(environment, error)
+            try:
+                in_time(lambda: self._forget(environment, self._remove(environment)), self.settings.remove_s)
+                error = environment.left
+            except TimeoutError as late:  # it goes on; the journal has it until it is over, or the next owner finds it
+                error = TimeoutError(f"its removal is {late} (environments.remove_s)")
         else:  # whoever makes it removes it
             environment.gone.wait(self._patience_s)
             error = environment.left

@@ -18,6 +18,7 @@ from agentrm.tools import (
     EnvironmentEnded,
     EnvironmentLeft,
     EnvironmentLost,
+    Place,
     SetupFailed,
     SetupTimeout,
     leftovers,
@@ -123,14 +124,17 @@ def test_the_class_of_the_caller_orders_the_preparations(tmp_path: Path) -> None
         with identity(priority=priority):  # type: ignore[arg-type]
             environments.get(program, "box")
 
+    asking = []
     for program, priority in (("low", "background"), ("mid", "subagent"), ("high", "interactive")):
-        in_threads(lambda: get(program, priority))
+        asking += in_threads(lambda: get(program, priority))
         until(lambda: program in str(environments._of.keys()))
     until(lambda: environments.statistics().queued == 3)
     expected = [environments.of_program(program)["box"].id for program in ("first", "high", "mid", "low")]
     provider.may_go.set()
     until(lambda: len(provider.created) == 4)
     assert provider.created == expected
+    for thread in asking:
+        thread.join()
     environments.close()
 
 
@@ -251,6 +255,46 @@ def test_what_can_t_be_removed_is_told_and_left_to_the_doctor(tmp_path: Path) ->
     assert box.id in provider.removed
     (left,) = leftovers(tmp_path)
     assert left.entry.abandoned and left.entry.place.id == stuck.id and left.entry.program == "p"
+
+
+def test_a_removal_that_hangs_is_told_and_ends_behind(tmp_path: Path) -> None:
+    environments, provider = pretending(tmp_path, {"box": {}}, remove_s=0.05)
+    box = environments.get("p", "box")
+    real, go = provider.remove, threading.Event()
+    provider.remove = lambda place: (go.wait(), real(place))[1]  # type: ignore[method-assign]
+    with pytest.raises(EnvironmentLeft, match=r"not over after 0.05 s \(environments.remove_s\)") as caught:
+        environments.end("p")
+    assert list(caught.value.problems) == [box.id]
+    (entry,) = Journal(tmp_path).entries()
+    assert entry.place.id == box.id and not entry.abandoned, "its owner lives and is at it"
+    go.set()
+    until(lambda: left_in(tmp_path) == [])
+    assert box.gone.wait() and not provider.existing
+    environments.close()
+
+
+@pytest.mark.parametrize("share", [1, "any"])
+@pytest.mark.parametrize("how", ["raises", "hangs"])
+def test_a_check_that_raises_or_hangs_is_a_no(tmp_path: Path, how: str, share: object) -> None:
+    environments, provider = pretending(tmp_path, {"box": {"share": share, "setup_s": 0.05}})
+    first = environments.get("p", "box")
+    real, never = provider.is_there, threading.Event()
+
+    def check(place: Place) -> bool:
+        if place.id != first.id:
+            return real(place)
+        if how == "raises":
+            raise OSError("the engine is gone")
+        return never.wait()
+
+    provider.is_there = check  # type: ignore[method-assign]
+    if share == 1:
+        with pytest.raises(EnvironmentLost, match="the engine is gone" if how == "raises" else "not over after 0.05 s"):
+            environments.get("p", "box")
+    second = environments.get("p", "box")
+    assert second is not first and provider.existing == {second.id}
+    never.set()
+    environments.close()
 
 
 def test_a_closed_manager_has_none_and_makes_none(tmp_path: Path) -> None:

@@ -307,6 +307,7 @@ def test_signals_do_not_reach_a_process_that_has_the_id_of_an_earlier_one(enviro
     from agentrm.tools.processes import _tell
 
     server = environments.get("p", "server")
+    until(lambda: bool(marked({server.id})))  # its exec shows the mark a moment after it has begun
     (one, *_) = marked({server.id})
     _tell([replace(one, started=one.started - 1)], signal.SIGKILL)
     assert is_running(one.pid)
