@@ -118,6 +118,9 @@ class Gateway(Section):
         whole(1, 1_000_000), 1_000, "Calls that may wait for room on the engines; one more is refused with 429."
     )
     queue_s: float = key(number(), 300.0, "Seconds that a call may wait there.")
+    down_s: float = key(
+        number(), 10.0, "Seconds that calls wait while none of their engines is up; then they are answered 503."
+    )
     max_connections: int = key(
         whole(1, 1_000_000), 10_000, "Connections of clients at once; one more is answered 503. Mind `ulimit -n`."
     )

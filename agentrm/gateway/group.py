@@ -40,10 +40,14 @@ class Group:
         self.scheduler = ProgramScheduler(
             ProgramSettings(max_waiting=config.max_queued, idle_ttl_s=config.idle_s, weights=weights)
         )
-        self._queue_s, self._loop, self._now = config.queue_s, loop, loop.time
+        self._queue_s, self._down_s, self._retry_s = config.queue_s, config.down_s, max(RETRY_S, config.poll_s)
+        self._loop, self._now = loop, loop.time
         self._on_paused, self._on_forgotten = paused, forgotten
         self._waiting: dict[Ticket, asyncio.Future[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._giving_up: asyncio.TimerHandle | None = None
+        """Runs while no engine is up."""
+        self._given_up = False
         for place in self.places.values():
             self.changed(place)
 
@@ -56,7 +60,27 @@ class Group:
         )  # fmt: skip
         if place.up != self.scheduler.backends[place.name].up:
             (self.scheduler.backend_up if place.up else self.scheduler.backend_down)(place.name, now)
+        if any(one.up for one in self.places.values()):
+            self._given_up = False
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+                self._giving_up = None
+        elif self._giving_up is None:
+            self._giving_up = self._loop.call_later(self._down_s, self._give_up)
         self._carry_out()
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(self._nobody())
+
+    def _nobody(self) -> Refused:
+        text = (
+            f"none of the engines of this model ({', '.join(self.places)}) has been up for {self._down_s:g} s "
+            "(gateway.down_s). Nothing came of the call; retry later"
+        )
+        return Refused(503, text, "no_engine_up", self._retry_s)
 
     def request(self, asked: Asked) -> Ticket:
         """Raises QueueFull or RequestTooLarge."""
@@ -68,8 +92,11 @@ class Group:
         return ticket
 
     async def granted(self, ticket: Ticket) -> None:
-        """Waits until the ticket is granted. Raises QueueTimeout; Refused if its program ends meanwhile."""
+        """Waits until the ticket is granted. Raises QueueTimeout; Refused if its program ends meanwhile, or if no
+        engine is up for too long."""
         if ticket.state == "waiting":
+            if self._given_up:
+                raise self._nobody()
             future = self._waiting[ticket] = self._loop.create_future()
             expiry = self._loop.call_later(self._queue_s, self._expire, ticket)
             try:
@@ -124,8 +151,9 @@ class Group:
         self._carry_out()
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._giving_up):
+            if timer is not None:
+                timer.cancel()
 
     def _tick(self) -> None:
         self.scheduler.tick(self._now())

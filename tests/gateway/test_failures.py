@@ -117,6 +117,31 @@ async def test_an_engine_that_is_down_at_the_start_is_used_once_it_is_up() -> No
         nothing_left(made)
 
 
+async def test_an_engine_that_accepts_and_always_closes_is_given_up_soon() -> None:
+    taken = 0
+
+    def slams(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
+        taken += 1
+        writer.close()
+
+    engine = Engine()
+    async with gateway(engine, queue_s=300, down_s=0.05) as made:
+        await engine.kill()
+        server = await asyncio.start_server(slams, "127.0.0.1", engine.port)
+        for _ in range(2):  # the second one comes when it is known
+            status, text = await ask(made)
+            assert status == 503 and json.loads(text)["error"]["code"] == "no_engine_up"
+            assert "gateway.down_s" in text
+        assert taken >= 2
+        nothing_left(made)
+        server.close()
+        await server.wait_closed()
+        await engine.start()
+        await made.look()
+        assert (await ask(made))[0] == 200
+
+
 async def test_an_engine_that_comes_back_serves_those_that_waited_for_it() -> None:
     engine = Engine()
     async with gateway(engine) as made:
