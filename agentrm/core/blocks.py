@@ -9,9 +9,10 @@ from __future__ import annotations
 import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from hashlib import blake2b
 from types import MethodType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
 
 from agentrm.core._agentrm_core import ffi, lib
 from agentrm.core.kernel import MEANING, Kernel, KernelConfig, KVPool, memory_of
@@ -104,6 +105,23 @@ class _Account(int):
         return _Account, (int(self), self.agent, self.tenant)
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _in_64_bits(method: Callable[Concatenate[BlockPool, P], T]) -> Callable[Concatenate[BlockPool, P], T]:
+    """Numbers that C can't take are refused as others are. For what is not on the hot path."""
+
+    @wraps(method)
+    def checked(self: BlockPool, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, *args, **kwargs)
+        except OverflowError:
+            self._too_large(method.__name__)
+
+    return checked
+
+
 class BlockPool:
     """The blocks of one backend.
 
@@ -161,6 +179,7 @@ class BlockPool:
         """Handle of an agent of a tenant, for `open`; made when new. Keep it: this is not for the hot path."""
         return _Account(self.kernel.agent(agent, self.kernel.tenant(tenant)), agent, tenant)
 
+    @_in_64_bits
     def quota(self, blocks: int | None, *, agent: int | None = None, tenant: str | None = None) -> None:
         """Bounds the blocks in use that are charged to an agent (its `account`) or a tenant; None: no bound. Of what it
         has already nothing is taken away. Blocks that several agents share are charged to their tenant alone, and those
@@ -175,6 +194,7 @@ class BlockPool:
         if rc < 0:
             self._refuse(rc, "set a quota")
 
+    @_in_64_bits
     def charged(self, *, agent: int | None = None, tenant: str | None = None) -> int:
         """Blocks charged to an agent (its `account`) or a tenant now."""
         of_tenant, index = self._charged_one(agent, tenant)
@@ -206,12 +226,15 @@ class BlockPool:
 
         Raises BlocksExhausted or BlockQuotaExceeded, each with `lacking`; KernelError if all chains are in use.
         """
-        if evicted is not None:
-            taken = _Taken(self._room(tokens))
-            rc = self._open(account | self._who, program, tokens, hashes, len(hashes) >> 3, taken.c)
-            evicted += taken.evicted()
-        else:
-            rc = self._open(account | self._who, program, tokens, hashes, len(hashes) >> 3, _NULL)
+        try:
+            if evicted is not None:
+                taken = _Taken(self._room(tokens))
+                rc = self._open(account | self._who, program, tokens, hashes, len(hashes) >> 3, taken.c)
+                evicted += taken.evicted()
+            else:
+                rc = self._open(account | self._who, program, tokens, hashes, len(hashes) >> 3, _NULL)
+        except OverflowError:
+            self._too_large("open")
         if rc < 0:
             if rc == lib.ARM_E_AGENT and isinstance(account, _Account):  # its place in the table was given away
                 return self.open(self.account(account.agent, account.tenant), tokens, hashes, program, evicted)
@@ -228,12 +251,15 @@ class BlockPool:
 
         Raises as `open` does; then the chain is as it was, but for the source of an earlier copy being let go.
         """
-        if evicted is None:
-            rc = self._extend(chain, tokens, hashes, len(hashes) >> 3, _NULL)
-        else:
-            taken = _Taken(self._room(tokens))
-            rc = self._extend(chain, tokens, hashes, len(hashes) >> 3, taken.c)
-            evicted += taken.evicted()
+        try:
+            if evicted is None:
+                rc = self._extend(chain, tokens, hashes, len(hashes) >> 3, _NULL)
+            else:
+                taken = _Taken(self._room(tokens))
+                rc = self._extend(chain, tokens, hashes, len(hashes) >> 3, taken.c)
+                evicted += taken.evicted()
+        except OverflowError:
+            self._too_large("extend")
         if rc < 0:
             self._refuse(rc, f"extend a chain by {tokens} tokens")
         return rc
@@ -242,12 +268,14 @@ class BlockPool:
         """The hashes of the chain's next full blocks that have none yet have become known."""
         self.extend(chain, 0, hashes)
 
+    @_in_64_bits
     def fork(self, chain: int, program: int = 0) -> int:
         """A second chain with the same blocks, all of them shared, for the same account; returns its handle. Takes no
         block: whichever of the two first extends a partly filled last block gets a copy."""
         rc: int = lib.arm_kv_fork(self._ctx, chain, program)
         return rc if rc >= 0 else self._refuse(rc, "fork a chain")
 
+    @_in_64_bits
     def truncate(self, chain: int, tokens: int, *, keep: bool = True, score: float | None = None) -> int:
         """Shortens a chain to `tokens`. What it leaves is cached with `score` (as by `release`) if `keep`, else
         dropped. Returns how many blocks are not in use any more."""
@@ -262,23 +290,31 @@ class BlockPool:
         `score`, 0 or more, says what they are worth (for instance recompute cost over the time until the next use): the
         lowest goes first. None is least recently released first, on the scale of the pool's count of releases.
         """
-        rc = self._give(chain) if score is None else self._release(chain, lib.ARM_KV_RELEASE, score)
+        try:
+            rc = self._give(chain) if score is None else self._release(chain, lib.ARM_KV_RELEASE, score)
+        except OverflowError:
+            self._too_large("release")
         return rc if rc >= 0 else self._refuse(rc, "release a chain")
 
     def drop(self, chain: int) -> int:
         """Ends a chain and keeps nothing of it but what other programs' cached blocks are built on. Returns how many
         blocks are not in use any more."""
-        rc = self._release(chain, lib.ARM_KV_DROP, -1.0)
+        try:
+            rc = self._release(chain, lib.ARM_KV_DROP, -1.0)
+        except OverflowError:
+            self._too_large("drop")
         return rc if rc >= 0 else self._refuse(rc, "drop a chain")
 
     # --- the cache ---
 
+    @_in_64_bits
     def evict(self, blocks: int) -> list[Evicted]:
         """Takes up to `blocks` cached blocks out of the cache, lowest score first, and says which they were."""
         taken = _Taken(max(0, min(blocks, self.capacity)))
         rc = lib.arm_kv_evict(self._ctx, self.index, blocks, taken.c)
         return taken.evicted() if rc >= 0 else self._refuse(rc, f"evict {blocks} blocks")
 
+    @_in_64_bits
     def rescore(self, hashes: bytes, score: float) -> int:
         """Gives the cached ones among the leading resident blocks of `hashes` another score; returns how many are
         resident."""
@@ -292,6 +328,7 @@ class BlockPool:
 
     # --- looking ---
 
+    @_in_64_bits
     def blocks(self, chain: int, start: int = 0) -> list[int]:
         """The blocks of a chain in order, from position `start` on, as numbers from 0 to `capacity` - 1."""
         room = 64
@@ -360,6 +397,10 @@ class BlockPool:
     def _room(self, tokens: int) -> int:
         return min(max(tokens, 0) // self.block_tokens + 2, self.capacity)
 
+    def _too_large(self, what: str) -> NoReturn:
+        numbers = f"whole numbers go from {-(1 << 63)} to {(1 << 63) - 1}"
+        raise KernelError(f"could not {what}: KV pool {self.name!r}: {numbers}")
+
     def _refuse(self, rc: int, what: str, account: int | None = None) -> NoReturn:
         code, lacking = -(-rc & 0xFF), -rc >> 8
         pool = f"KV pool {self.name!r}"
@@ -387,7 +428,8 @@ class BlockTap:
 
     `take(tokens)` opens a chain with room for so many tokens and returns its handle, or a negative code if there is
     none (`BlockPool.open` says why); its blocks are in `block[0]` to `block[n - 1]` until the next `take`.
-    `give(chain)` releases any chain of the pool.
+    `give(chain)` releases any chain of the pool. Both are the C functions themselves: a number beyond 64 bits raises
+    OverflowError, not KernelError.
     """
 
     __slots__ = ("__weakref__", "_tap", "block", "give", "take")

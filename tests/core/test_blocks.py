@@ -265,6 +265,26 @@ def test_ended_chains_and_wrong_arguments_change_nothing() -> None:
     assert counts(pool) == (1, 0, 3)
 
 
+@pytest.mark.parametrize("huge", [1 << 63, -(1 << 63) - 1, 1 << 200])
+def test_numbers_beyond_64_bits_are_refused_with_the_limit_and_change_nothing(huge: int) -> None:
+    pool = pool_of(4)
+    account = pool.account()
+    chain = pool.open(account, BLOCK)
+    for wrong in (
+        lambda: pool.open(account, huge), lambda: pool.open(huge, 1), lambda: pool.open(account, 1, program=huge),
+        lambda: pool.open(account, huge, evicted=[]), lambda: pool.extend(chain, huge), lambda: pool.extend(huge, 1),
+        lambda: pool.extend(chain, huge, evicted=[]), lambda: pool.fork(huge), lambda: pool.fork(chain, huge),
+        lambda: pool.truncate(chain, huge), lambda: pool.release(huge), lambda: pool.release(huge, 1.0),
+        lambda: pool.drop(huge), lambda: pool.evict(huge), lambda: pool.blocks(huge), lambda: pool.blocks(chain, huge),
+        lambda: pool.charged(agent=huge), lambda: pool.quota(1, agent=huge),
+    ):  # fmt: skip
+        with pytest.raises(KernelError, match=str((1 << 63) - 1)):
+            wrong()
+    with pytest.raises(KernelError):
+        pool.chain(huge)
+    assert counts(pool) == (1, 0, 3)
+
+
 def test_several_backends_in_one_arena_do_not_mix() -> None:
     kernel = Kernel(KernelConfig(kv=(KVPool(4, BLOCK), KVPool(6, 2 * BLOCK))))
     small, large = BlockPool(kernel, 0), BlockPool(kernel, 1)
