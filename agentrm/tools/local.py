@@ -1,4 +1,5 @@
-"""Environments of this machine: a folder, and processes that all end with it. They isolate nothing else."""
+"""Environments of this machine: a folder, and processes that end with it. They isolate nothing else, and a process that
+was started without its environment variables in a session of its own is not found: they are no sandbox."""
 
 from __future__ import annotations
 
