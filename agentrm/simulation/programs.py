@@ -204,7 +204,7 @@ class Fleet:
             elif kind == "tick":
                 ticking = math.inf
                 router.tick(now)
-            self._send(router, now, found)
+            self._send(router, now, found, warm_up_s)
             due = router.next_tick(now)
             if due < ticking:
                 ticking = due
@@ -230,24 +230,26 @@ class Fleet:
         program.asked = now
         router.request(program, now)
 
-    def _send(self, router: Router, now: float, found: Run) -> None:
+    def _send(self, router: Router, now: float, found: Run, warm_up_s: float) -> None:
         touched = set()
-        for program, number in router.started:
-            held = now - program.asked
-            program.held_s += held
-            program.longest_hold_s = max(program.longest_hold_s, held)
-            program.asked = -1.0
-            engine = self.engines[number]
-            if number not in touched:
-                for job in engine.advance(now):  # nothing is complete before its event
-                    raise AssertionError(f"{job} ended unseen")
-                touched.add(number)
-            if program.engine is not None and program.engine != number:
-                self.engines[program.engine].forget(program.key)
-            program.engine = number
-            step = program.step
-            engine.submit(Job(program.key, step.prompt, step.output, step.reusable))
-        router.started.clear()
+        while router.started:
+            begun = list(router.started)
+            router.started.clear()
+            for program, number in begun:
+                held = now - program.asked
+                program.held_s += held
+                program.longest_hold_s = max(program.longest_hold_s, held)
+                program.asked = -1.0
+                engine = self.engines[number]
+                if number not in touched:
+                    touched.add(number)
+                    for job in engine.advance(now):  # by rounding, complete just before its own event
+                        self._complete(job, router, now, found, warm_up_s)
+                if program.engine is not None and program.engine != number:
+                    self.engines[program.engine].forget(program.key)
+                program.engine = number
+                step = program.step
+                engine.submit(Job(program.key, step.prompt, step.output, step.reusable))
         for number in touched:
             self._schedule(number)
 
