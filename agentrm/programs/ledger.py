@@ -9,7 +9,7 @@ from __future__ import annotations
 from agentrm.programs.predict import IdleTimes, ProgramEnds, TurnTokens
 from agentrm.programs.program import Changes, Paused, Program, Ticket
 from agentrm.programs.residency import BackendState
-from agentrm.programs.room import growth, idle_victims, private_tokens
+from agentrm.programs.room import growth, idle_victims, private_tokens, yields
 from agentrm.programs.settings import ProgramSettings
 from agentrm.programs.waiting import NEWCOMER, RESUME, TURN, WaitingQueue
 
@@ -90,6 +90,8 @@ class Ledger:
         program = ticket.program
         ticket._kind = TURN if program.status == "resident" else RESUME if program.turns or program.pauses else NEWCOMER
         self.queue.add(ticket, now)
+        if program.status == "resident" and not program.running:
+            self.backends[program.backend or ""].may_yield(*yields(program))
         program._mark_held(now)
 
     def requeued(self, ticket: Ticket, now: float) -> None:
@@ -125,6 +127,8 @@ class Ledger:
                 program._displace_at = now + idle.hold_for(keep)
         if program.status == "resident" and backend is not None:
             backend.claim(program, private_tokens(program))
+            if not program.running:
+                backend.may_yield(*yields(program))
             self.relieve(backend, now)
 
     def uncount(self, ticket: Ticket) -> None:

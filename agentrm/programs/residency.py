@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from agentrm.programs.program import Program
 
 __all__ = ["BackendState"]
@@ -15,8 +17,8 @@ class BackendState:
     """
 
     __slots__ = (
-        "backlog", "capacity", "dropped", "name", "pausable", "prefill_rate", "prefixes", "private", "residents",
-        "running", "shared", "slots", "up",
+        "backlog", "capacity", "displaceable_at", "dropped", "lowest", "name", "pausable", "prefill_rate", "prefixes",
+        "private", "residents", "running", "shared", "slots", "up",
     )  # fmt: skip
 
     def __init__(self, name: str, capacity: int, prefill_rate: float, slots: int | None) -> None:
@@ -25,6 +27,9 @@ class BackendState:
         self.residents: dict[str, Program] = {}
         self.pausable: dict[str, Program] = {}
         """The residents of which no turn runs."""
+        self.displaceable_at, self.lowest = math.inf, 0
+        """No pausable one makes room for anybody before this moment, and none is of a lower class (a larger rank): so
+        that whoever finds nobody to displace does not look at all of them again."""
         self.private = 0
         self.shared = 0
         self.prefixes: dict[str, list[int]] = {}
@@ -43,6 +48,10 @@ class BackendState:
     def busy(self) -> int:
         """Private tokens of the programs of which a turn runs: what nobody can be asked to give up."""
         return self.private - sum(p._reserved for p in self.pausable.values())
+
+    def may_yield(self, at: float, rank: int) -> None:
+        """One more pausable program makes room, for anybody from that moment on, for higher classes at once."""
+        self.displaceable_at, self.lowest = min(self.displaceable_at, at), max(self.lowest, rank)
 
     def claim(self, program: Program, private: int) -> None:
         """The program counts with `private` tokens here from now on; makes it resident if it was not."""

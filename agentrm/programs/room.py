@@ -10,7 +10,7 @@ from agentrm.programs.residency import BackendState
 from agentrm.programs.settings import ProgramSettings
 from agentrm.programs.waiting import TURN
 
-__all__ = ["enough", "growth", "idle_victims", "lacks", "private_tokens", "victims"]
+__all__ = ["enough", "growth", "idle_victims", "lacks", "private_tokens", "victims", "yields"]
 
 _RANK = {name: rank for rank, name in enumerate(PRIORITIES)}
 
@@ -52,7 +52,11 @@ def victims(backend: BackendState, ticket: Ticket, now: float, settings: Program
     late = now - ticket.arrived > settings.patience_s
     place = (rank, ticket.seq if turn or late else math.inf)
     fair = ticket.program.held_share(now, settings.credit_s) - settings.unfair
+    if not (turn or late or fair > 0 or now >= backend.displaceable_at or backend.lowest > rank):
+        return []
+    backend.displaceable_at, backend.lowest = math.inf, 0
     for program in backend.pausable.values():
+        backend.may_yield(*yields(program))
         if program is ticket.program:
             continue
         if program._tickets:
@@ -63,11 +67,18 @@ def victims(backend: BackendState, ticket: Ticket, now: float, settings: Program
             turn
             or now >= program._displace_at
             or _RANK[program.priority] > rank
-            or program.held_share(now, settings.credit_s) < fair
+            or (fair > 0 and program.held_share(now, settings.credit_s) < fair)
             or (late and now - program.admitted_at >= settings.residence_s)
         ):
             found.append(program)
     return _in_order(found, now, settings)
+
+
+def yields(program: Program) -> tuple[float, int]:
+    """From when on a program of which no turn runs makes room for anybody, and the rank that makes way for others."""
+    if program._tickets:
+        return math.inf, max(_RANK[t.priority] for t in program._tickets)
+    return program._displace_at, _RANK[program.priority]
 
 
 def idle_victims(backend: BackendState, now: float, settings: ProgramSettings) -> list[Program]:
