@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import wraps
 from hashlib import blake2b
 from types import MethodType
-from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from agentrm.core._agentrm_core import ffi, lib
-from agentrm.core.kernel import MEANING, Kernel, KernelConfig, KVPool, memory_of
+from agentrm.core.chains import BlockStatistics, Chain, Evicted, Taken, chain_of
+from agentrm.core.kernel import MEANING, Kernel, KernelConfig, KVPool
 from agentrm.errors import BlockQuotaExceeded, BlocksExhausted, KernelError
 
-__all__ = ["BlockPool", "BlockStatistics", "BlockTap", "Chain", "Evicted", "block_hashes"]
+__all__ = ["BlockPool", "block_hashes"]
 
 _PUBLIC = (
     "account", "quota", "charged", "open", "extend", "seal", "fork", "truncate", "release", "drop", "evict", "rescore",
@@ -41,53 +41,6 @@ def block_hashes(tokens: Iterable[int], block_tokens: int, *, parent: bytes = b"
         parent = blake2b(parent + data[i : i + size], digest_size=8, key=salt).digest()
         out.append(parent)
     return b"".join(out)
-
-
-class Evicted(NamedTuple):
-    """A block that was taken from the cache, and the hash (8 bytes) of the content it had."""
-
-    block: int
-    hash: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Chain:
-    """What one chain is at a moment.
-
-    `program` is the caller's number, `tokens` what it has room for, `blocks` its length, `sealed` how many leading
-    blocks have a hash, `matched` how many were resident when it was opened. `copy` is (from, to) if the last `extend`
-    put a copy in the place of a block that others read: the engine copies the content; the source stays as it is until
-    the chain's next operation. `owner` is the participant of a shared arena that opened it.
-    """
-
-    handle: int
-    program: int
-    tokens: int
-    blocks: int
-    sealed: int
-    matched: int
-    copy: tuple[int, int] | None
-    agent: int
-    owner: int
-
-
-@dataclass(frozen=True, slots=True)
-class BlockStatistics:
-    """Counts of a pool, in blocks. `capacity` = `used` + `cached` + `free`; of these `reserved` are promised to an
-    operation that another participant is in the middle of. `queries` and `hits` are blocks looked for by hash and
-    found, `taken` those taken from the free or the cached ones, `evicted` those that lost a cached content."""
-
-    capacity: int
-    block_tokens: int
-    used: int
-    cached: int
-    free: int
-    reserved: int
-    chains: int
-    queries: int
-    hits: int
-    taken: int
-    evicted: int
 
 
 class _Account(int):
@@ -228,7 +181,7 @@ class BlockPool:
         """
         try:
             if evicted is not None:
-                taken = _Taken(self._room(tokens))
+                taken = Taken(self._room(tokens))
                 rc = self._open(account | self._who, program, tokens, hashes, len(hashes) >> 3, taken.c)
                 evicted += taken.evicted()
             else:
@@ -255,7 +208,7 @@ class BlockPool:
             if evicted is None:
                 rc = self._extend(chain, tokens, hashes, len(hashes) >> 3, _NULL)
             else:
-                taken = _Taken(self._room(tokens))
+                taken = Taken(self._room(tokens))
                 rc = self._extend(chain, tokens, hashes, len(hashes) >> 3, taken.c)
                 evicted += taken.evicted()
         except OverflowError:
@@ -310,7 +263,7 @@ class BlockPool:
     @_in_64_bits
     def evict(self, blocks: int) -> list[Evicted]:
         """Takes up to `blocks` cached blocks out of the cache, lowest score first, and says which they were."""
-        taken = _Taken(max(0, min(blocks, self.capacity)))
+        taken = Taken(max(0, min(blocks, self.capacity)))
         rc = lib.arm_kv_evict(self._ctx, self.index, blocks, taken.c)
         return taken.evicted() if rc >= 0 else self._refuse(rc, f"evict {blocks} blocks")
 
@@ -346,7 +299,7 @@ class BlockPool:
         out = ffi.new("arm_kv_chain_info *")
         if chain < 0 or lib.arm_kv_chain_at(self._ctx, chain & 0xFFFFFF, out) < 0 or out.handle != chain:
             self._refuse(lib.ARM_E_STALE, "look at a chain")
-        return _chain(out)
+        return chain_of(out)
 
     def chains(self) -> Iterator[Chain]:
         """Every chain of the pool that is open now."""
@@ -354,7 +307,7 @@ class BlockPool:
         for i in range(lib.arm_kv_chain_count(self._ctx)):
             lib.arm_kv_chain_at(self._ctx, i, out)
             if out.handle and out.pool == self.index:
-                yield _chain(out)
+                yield chain_of(out)
 
     def statistics(self) -> BlockStatistics:
         x = self._info()
@@ -423,36 +376,6 @@ class BlockPool:
         raise KernelError(f"could not {what}: {pool}: {_MEANING.get(code, f'code {code}')}")
 
 
-class BlockTap:
-    """One account of a pool, bound: the quickest way to chains without hashes.
-
-    `take(tokens)` opens a chain with room for so many tokens and returns its handle, or a negative code if there is
-    none (`BlockPool.open` says why); its blocks are in `block[0]` to `block[n - 1]` until the next `take`.
-    `give(chain)` releases any chain of the pool. Both are the C functions themselves: a number beyond 64 bits raises
-    OverflowError, not KernelError.
-    """
-
-    __slots__ = ("__weakref__", "_tap", "block", "give", "take")
-
-    def __init__(self, pool: BlockPool, account: int, room: int) -> None:
-        """At most `room` blocks of a chain are listed."""
-        taken = _Taken(room)
-        self._tap = ffi.new("arm_kv_tap *", {"ctx": pool._ctx, "who": account | pool._who, "taken": taken.c[0]})
-        memory_of[self._tap] = taken, pool.kernel
-        self.block: Any = taken.c.block
-        self.take: Callable[[int], int] = MethodType(lib.arm_kv_take, self._tap)
-        self.give: Callable[[int], int] = pool._give
-        pool.kernel._ports.add(self)
-
-    @property
-    def n(self) -> int:
-        """Blocks of the chain that was taken last."""
-        return int(self._tap.taken.n)
-
-    def poison(self, refuse: Callable[..., Any]) -> None:
-        self.take = self.give = refuse
-
-
 _NULL = ffi.NULL
 _MEANING = MEANING | {
     lib.ARM_E_STALE: "the handle is of a chain that ended",
@@ -460,24 +383,3 @@ _MEANING = MEANING | {
     lib.ARM_E_STATE: "another participant is in the middle of an operation on the chain",
     lib.ARM_E_AGENT: "the account is not one of this arena",
 }
-
-
-class _Taken:
-    """Room for what an operation takes."""
-
-    __slots__ = ("_block", "_had", "_hash", "c")
-
-    def __init__(self, room: int) -> None:
-        self._block, self._hash = ffi.new("int32_t[]", room), ffi.new("uint64_t[]", room)
-        self._had = ffi.new("uint8_t[]", room)
-        self.c = ffi.new("arm_kv_taken *", {"room": room, "block": self._block, "hash": self._hash, "had": self._had})
-
-    def evicted(self) -> list[Evicted]:
-        hashes = bytes(ffi.buffer(self._hash))
-        n = min(self.c.n, self.c.room)
-        return [Evicted(self._block[i], hashes[i * 8 : i * 8 + 8]) for i in range(n) if self._had[i]]
-
-
-def _chain(x: Any) -> Chain:
-    copy = None if x.copy_from < 0 else (x.copy_from, x.copy_to)
-    return Chain(x.handle, x.program, x.tokens, x.blocks, x.sealed, x.matched, copy, x.agent, x.owner)

@@ -19,8 +19,9 @@ from agentrm.core.config import POLICIES, KernelConfig, KVPool, Limit, Pool, arm
 from agentrm.errors import ForkedError, KernelError
 
 if TYPE_CHECKING:
-    from agentrm.core.blocks import BlockPool, BlockTap
+    from agentrm.core.blocks import BlockPool
     from agentrm.core.port import Port
+    from agentrm.core.tap import BlockTap
 
 __all__ = ["POLICIES", "Event", "KVPool", "Kernel", "KernelConfig", "Limit", "Pool", "clock_ns", "handle_index"]
 
