@@ -10,7 +10,6 @@ there by the next one that uses the same home, and by `agentrm doctor`.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import re
 import threading
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 from agentrm.errors import ConfigError, ForkedError, ManagerClosed
 from agentrm.identity import Priority, current_identity
 from agentrm.threads import Signal, in_thread, in_time, on_thread
+from agentrm.tools.at_exit import close_at_exit
 from agentrm.tools.environment import Environment
 from agentrm.tools.errors import EnvironmentEnded, EnvironmentLeft, EnvironmentLost
 from agentrm.tools.journal import Entry, Journal, default_home
@@ -46,11 +46,6 @@ __all__ = ["EnvironmentStatistics", "Environments"]
 
 Done = Callable[["BaseException | None"], None]
 Making = Callable[[Environment, Done], None]
-EXIT_S = 1.0
-"""Seconds beyond the grace time that the exit of the process waits for one that is just being made. What is not gone by
-then is left to the journal."""
-HUNG_S = 10.0
-"""Seconds beyond the grace time in which one has to be gone, when the process exits, for the exit to wait on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +105,7 @@ class Environments:
         self._made = self._failed = self._released = self._lost = 0
         self._prepare_s = self._awaited_s = 0.0
         self._patience_s: float | None = None
-        self._at_exit = atexit.register(partial(_close_at_exit, weakref.ref(self), self._owner.pid))
+        self._at_exit = atexit.register(partial(close_at_exit, weakref.ref(self), self._owner.pid))
         if recover:
             in_thread(lambda: clean(self.home))
 
@@ -188,32 +183,6 @@ class Environments:
                 problems |= error.problems
         if problems:
             raise EnvironmentLeft(problems)
-
-    def _close_while_it_goes_on(self) -> None:
-        """`close` for the exit of the process, which a provider that hangs must not hold up for ever."""
-        over, failed = threading.Event(), list[BaseException]()
-
-        def closing() -> None:
-            try:
-                self.close()
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                failed.append(error)
-            over.set()
-
-        try:
-            in_thread(closing)
-        except RuntimeError:  # a Python that starts no thread any more at its exit
-            closing()
-        left = len(self._live) + 1
-        while not over.wait(self.settings.grace_s + HUNG_S):
-            if len(self._live) >= left:
-                logging.getLogger("agentrm").warning(
-                    "%d environments are still being removed and left to the journal: run agentrm doctor --clean", left
-                )
-                return
-            left = len(self._live)
-        if failed:
-            raise failed[0]
 
     async def close_async(self) -> None:
         """`close` without blocking the loop."""
@@ -442,10 +411,3 @@ class Environments:
 
 def _priority() -> Priority:
     return current_identity().priority or "interactive"
-
-
-def _close_at_exit(of: weakref.ref[Environments], pid: int) -> None:
-    environments = of()
-    if environments is not None and os.getpid() == pid:
-        environments._patience_s = environments.settings.grace_s + EXIT_S
-        environments._close_while_it_goes_on()

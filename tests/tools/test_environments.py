@@ -401,9 +401,9 @@ def test_threads_that_ask_together_get_one(tmp_path: Path) -> None:
 EXITING = """
 import sys, threading
 from pathlib import Path
-from agentrm.tools import environments as room
+from agentrm.tools import at_exit
 from tests.tools.scene import pretending
-room.HUNG_S = 0.2
+at_exit.HUNG_S = 0.2
 environments, provider = pretending(Path(sys.argv[1]), {"box": {}, "stuck": {}}, grace_s=0)
 for program in "abc":
     environments.get(program, "box")
