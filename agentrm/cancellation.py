@@ -38,7 +38,7 @@ class cancellable:
         self._lock = threading.Lock()
         self._outer: cancellable | None = None
         self._token: Token[cancellable | None] | None = None
-        self._waiting: WeakKeyDictionary[object, Refuse] = WeakKeyDictionary()
+        self._waiting: WeakKeyDictionary[object, Refuse] | None = None  # made by the first call that waits: few do
 
     @property
     def cancelled(self) -> bool:
@@ -51,8 +51,8 @@ class cancellable:
             if self._cancelled:
                 return
             self.reason, self._cancelled = reason, True
-            waiting = list(self._waiting.items())
-            self._waiting.clear()
+            waiting = [] if self._waiting is None else list(self._waiting.items())
+            self._waiting = None
         for call, refuse in waiting:
             refuse(call, self.error())
 
@@ -72,6 +72,8 @@ class cancellable:
             with scope._lock:
                 cancelled = scope._cancelled
                 if not cancelled:
+                    if scope._waiting is None:
+                        scope._waiting = WeakKeyDictionary()
                     scope._waiting[call] = refuse
             if cancelled:
                 refuse(call, self.error())
@@ -83,7 +85,8 @@ class cancellable:
         scope: cancellable | None = self
         while scope is not None:
             with scope._lock:
-                scope._waiting.pop(call, None)
+                if scope._waiting is not None:
+                    scope._waiting.pop(call, None)
             scope = scope._outer
 
     def __enter__(self) -> cancellable:

@@ -96,7 +96,7 @@ def test_a_block_keeps_no_call_alive() -> None:
             with pytest.raises(agentrm.QueueTimeout):
                 rm.lease(wait_max=0).acquire()
     gc.collect()
-    assert len(work._waiting) == 0
+    assert not work._waiting
     held.release()
 
 

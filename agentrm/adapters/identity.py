@@ -53,10 +53,13 @@ def read_options(where: str, given: Mapping[str, Any]) -> tuple[Identity, dict[s
 
 def first_answers(*sources: Identity) -> Identity:
     """For each field the first source that has one."""
-    known = [source for source in sources if source is not NOBODY]
-    if len(known) < 2:
-        return known[0] if known else NOBODY
-    return Identity(*[next((a for a in answers if a is not None), None) for answers in zip(*known, strict=True)])
+    found = NOBODY
+    for source in sources:
+        if found is NOBODY:
+            found = source
+        elif source is not NOBODY:
+            found = Identity._make(b if a is None else a for a, b in zip(found, source, strict=True))
+    return found
 
 
 def read_identity(holder: Any, *, plain: bool) -> Identity:

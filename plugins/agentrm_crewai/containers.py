@@ -124,7 +124,8 @@ def _worked(cls: type[Any], gate: Gate, name: str) -> Callable[..., Any]:
         task = args[0] if args else kwargs.get("task")
         limit = getattr(agent, "max_execution_time", None)
         until = None if limit is None else gate.rm.clock.now_ns() + int(limit * 1e9)
-        return Work(agent.role, _place(agent, task), until, gate.log)
+        place = "" if gate.log is None else _place(agent, task)  # CrewAI works a task's key out at each look
+        return Work(agent.role, place, until, gate.log)
 
     if inspect.iscoroutinefunction(native):
 
@@ -179,11 +180,11 @@ def _crew(cls: type[Any], gate: Gate) -> dict[str, Any]:
     @like(cls.calculate_usage_metrics)
     def calculate_usage_metrics(self: Any) -> UsageMetrics:
         """Each counter once, however many agents share its LLM."""
-        cls.calculate_usage_metrics(self)
-        self.usage_metrics = UsageMetrics()
+        total = UsageMetrics()
         for llm in {id(llm._token_usage): llm for llm in llms_in(self)}.values():
-            self.usage_metrics.add_usage_metrics(llm.get_token_usage_summary())
-        return self.usage_metrics  # type: ignore[no-any-return]
+            total.add_usage_metrics(llm.get_token_usage_summary())
+        self.usage_metrics = total
+        return total
 
     return {
         "copy": _copied(cls, gate),

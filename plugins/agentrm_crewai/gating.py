@@ -44,9 +44,9 @@ class Gate(PlainGate):
 
 
 class Work:
-    """One run of a task, or one kickoff of an agent. `until_ns`: when its `max_execution_time` is over. `calls`: how
-    often a tool was called with the same arguments, which tells repetitions in one run from the same call in the next
-    run of the task."""
+    """One run of a task, or one kickoff of an agent. `until_ns`: when its `max_execution_time` is over. `task`: the
+    place of its calls in the `log`, where there is one. `calls`: how often a tool was called with the same arguments,
+    which tells repetitions in one run from the same call in the next run of the task."""
 
     __slots__ = ("_calls", "_lock", "agent", "log", "task", "until_ns")
 

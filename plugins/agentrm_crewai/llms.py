@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 from crewai.llms import retry
@@ -148,7 +149,8 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _spec(gate: Gate, llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **more: Any) -> CallSpec:
     given = _given(args, kwargs)
-    limits = (getattr(llm, name, None) for name in _LIMITS)
+    cls: Any = type(llm)
+    limits = (getattr(llm, name, None) for name in _limits(cls))
     return spec_of(
         gate,
         getattr(given.get("from_agent"), "role", None),
@@ -158,6 +160,14 @@ def _spec(gate: Gate, llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *
         max_output_tokens=next((int(limit) for limit in limits if limit), None),
         **{"usage": _usage, "size": _size, **more},
     )
+
+
+@lru_cache(maxsize=256)
+def _limits(cls: type[BaseLLM]) -> tuple[str, ...]:
+    """Those that an LLM of this class may have. Kept: it takes an object of pydantic's long to say that it has none."""
+    if cls.model_config.get("extra") == "allow":
+        return _LIMITS
+    return tuple(name for name in _LIMITS if name in cls.model_fields or hasattr(cls, name))
 
 
 def _usage(answer: Answer) -> Usage | None:

@@ -17,11 +17,15 @@ from agentrm.adapters import leavable
 
 __all__ = ["free_steps"]
 
+_FREED = "__agentrm_freed__"
+
 
 def free_steps(flow: Any) -> None:
     """Of a flow, or of an agent's executor, which is one. The loop's own executor is left as it is."""
     steps: dict[Any, Callable[..., Any]] = flow._methods
     for name, step in steps.items():
+        if getattr(step, _FREED, False):  # most: a crew's executor is walked for each task again
+            continue
         plain = getattr(step, "__wrapped__", step)  # of the class, not of this executor, which would be kept alive
         if not (_is_async(plain) if isinstance(plain, FunctionType) else inspect.iscoroutinefunction(step)):
             steps[name] = _on_thread(step)
@@ -38,4 +42,5 @@ def _on_thread(step: Callable[..., Any]) -> Callable[..., Any]:
     async def run(*args: Any, **kwargs: Any) -> Any:
         return await leavable(functools.partial(step, *args, **kwargs))
 
+    setattr(run, _FREED, True)
     return run

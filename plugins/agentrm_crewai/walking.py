@@ -7,7 +7,7 @@ where CrewAI would make an LLM of it later is made one now."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
+from itertools import compress
 from operator import is_
 from typing import Any
 
@@ -41,19 +41,31 @@ _NAMED: dict[Any, tuple[str, ...]] = {
 }
 """Slots in which a model's name stands for an LLM. A memory makes its own when it is first used."""
 _LISTS = (list, tuple, dict)
-_PLAIN = frozenset({str, bool, int, float, type(None)})
 _PART = (BaseLLM, BaseTool, CrewStructuredTool)
 _WALKED = (
     Crew, BaseAgent, BaseAgentExecutor, Flow, Task, PlanningConfig, LLMGuardrail, Memory, MemoryScope, MemorySlice
 )  # fmt: skip
+_CLASSES = 4096
 _DEPTH = 2  # of lists and mappings
 _PLANNER = "gpt-5.4-mini"  # what CrewAI plans with where nothing is said
 
 
-@lru_cache(maxsize=4096)
-def _kind(cls: type) -> tuple[type, ...] | None:
-    """Which of the two an object of that class is. Kept: a walk asks it of each value in a crew."""
-    return next((kind for kind in (_PART, _WALKED) if issubclass(cls, kind)), None)
+_Kind = tuple[type, ...] | None
+
+
+class _Kinds(dict[type, _Kind]):
+    """Which of the three an object of a class is; None: it is left alone, as are most. A walk asks it of each value in
+    a crew, and CrewAI makes an executor, which is walked, for each task: so it is kept, as what answers quickest."""
+
+    def __missing__(self, cls: type) -> _Kind:
+        if len(self) >= _CLASSES:
+            self.clear()
+        lists = _LISTS if cls in _LISTS else None
+        self[cls] = kind = lists or next((kind for kind in (_PART, _WALKED) if issubclass(cls, kind)), None)
+        return kind
+
+
+_kind = _Kinds().__getitem__
 
 
 class Walk:
@@ -66,21 +78,25 @@ class Walk:
 
     def gated(self, x: Any, depth: int = _DEPTH) -> Any:
         """The gated equivalent of an LLM or tool, a container walked through, anything else as it is."""
-        cls: Any = type(x)
-        if cls in _LISTS:
-            if not depth or not x:
-                return x
-            if cls is dict:
-                named = {key: self.gated(value, depth - 1) for key, value in x.items()}
-                return x if all(map(is_, named.values(), x.values())) else named
-            parts = [self.gated(part, depth - 1) for part in x]
-            return x if all(map(is_, parts, x)) else cls(parts)
-        kind = _kind(cls)
+        kind = _kind(type(x))
+        if kind is _LISTS:
+            return self._parts(x, depth) if x and depth else x
         if kind is _PART:
             return self._part(x)
         if kind is _WALKED:
             self._walk(x)
         return x
+
+    def _parts(self, x: Any, depth: int) -> Any:
+        """Those of a list or mapping; that itself, where none of them is replaced."""
+        is_named = type(x) is dict
+        if not any(map(_kind, map(type, x.values() if is_named else x))):
+            return x
+        if is_named:
+            named = {key: self.gated(value, depth - 1) for key, value in x.items()}
+            return x if all(map(is_, named.values(), x.values())) else named
+        parts = [self.gated(part, depth - 1) for part in x]
+        return x if all(map(is_, parts, x)) else type(x)(parts)
 
     def _part(self, x: Any) -> Any:
         known = self._gated.get(id(x))
@@ -105,8 +121,9 @@ class Walk:
         self._seen.add(id(x))
         self._name_llms(x)
         for held in (vars(x), getattr(x, "__pydantic_private__", None) or {}):
-            for name, value in list(held.items()):
-                if type(value) not in _PLAIN and (new := self.gated(value)) is not value:
+            kinds = list(map(_kind, map(type, held.values())))  # of which nearly all are None
+            for name, value in list(compress(held.items(), kinds)):
+                if (new := self.gated(value)) is not value:
                     held[name] = new
         if isinstance(x, (Crew, BaseAgent)):
             x._rpm_controller = self._paced(x._rpm_controller)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def test_a_pause_beyond_what_a_call_may_wait_makes_the_error_final(
 ) -> None:
     rm = manager(clock=agentrm.VirtualClock(), waiting={} if max_s is None else {"max_s": max_s})
     provider = Provider(Refuse(502, retry_after=asked))
-    (error,) = Threads(lambda: WAYS[way](rm, replace(SPEC, wait_max=wait_max), provider)).outcomes()
+    (error,) = Threads(lambda: WAYS[way](rm, SPEC._replace(wait_max=wait_max), provider)).outcomes()
     assert isinstance(error, Refusal), "it slept on a clock that nobody moves"
     assert provider.calls == 1
 
@@ -49,7 +48,7 @@ def test_a_pause_within_it_is_waited_for(asked: float, wait_max: float | None, m
     clock = agentrm.VirtualClock()
     rm = manager(clock=clock, waiting={} if max_s is None else {"max_s": max_s})
     provider = Provider(Refuse(502, retry_after=asked))
-    caller = Threads(lambda: call(rm, replace(SPEC, wait_max=wait_max), provider.call).text)
+    caller = Threads(lambda: call(rm, SPEC._replace(wait_max=wait_max), provider.call).text)
     provider.wait_calls(2, lambda: clock.advance(5))
     assert caller.outcomes() == ["one two three"]
 
@@ -74,7 +73,7 @@ def test_whoever_waits_for_a_call_that_pauses_is_not_silent(way: str) -> None:
     provider = Provider(Refuse(502, retry_after=29), Refuse(502, retry_after=29))
 
     def outer() -> str:
-        return str(call(rm, replace(SPEC, retries=False), lambda: WAYS[way](rm, replace(SPEC, key="inner"), provider)))
+        return str(call(rm, SPEC._replace(retries=False), lambda: WAYS[way](rm, SPEC._replace(key="inner"), provider)))
 
     caller = Threads(outer)
     provider.wait_calls(3, lambda: clock.advance(0.25))

@@ -8,7 +8,6 @@ import gc
 import signal
 import threading
 import weakref
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from agentrm.adapters.conformance.harness import Threads, manager, run_async, un
 from agentrm.adapters.conformance.provider import Hang, Provider, Refusal, Refuse, Reply
 
 SPEC = CallSpec(model="m", usage=lambda _: None, size=lambda _: 1, input_tokens=1)
-TOOL = replace(SPEC, kind="tool", model=None, tool="t")
+TOOL = SPEC._replace(kind="tool", model=None, tool="t")
 HOLDS = Reply(holds=True)
 
 
@@ -95,7 +94,7 @@ def test_the_frameworks_own_type_of_an_error_comes_out() -> None:
         pass
 
     rm, provider = manager(), Provider(HOLDS)
-    spec = replace(SPEC, wait_max=0, translate=lambda error: Theirs(str(error)))
+    spec = SPEC._replace(wait_max=0, translate=lambda error: Theirs(str(error)))
     holder = Threads(lambda: call(rm, SPEC, provider.call))
     provider.wait_open(1)
     with pytest.raises(Theirs):
@@ -156,7 +155,7 @@ def test_two_managers_are_two_gates() -> None:
 
 def test_layers_with_one_key_share_a_lease_whatever_they_are() -> None:
     rm = manager(tools=1)
-    keyed = replace(TOOL, key="call-17")
+    keyed = TOOL._replace(key="call-17")
     assert call(rm, keyed, lambda: call(rm, keyed, lambda: "x")) == "x"
     assert rm.statistics().pools["tools"].granted == 1
 
@@ -318,7 +317,7 @@ def test_one_lane_means_one_open_stream() -> None:
     rm, provider = manager(1), Provider()
 
     async def read() -> str:
-        return "".join([text async for text, _ in astream(rm, replace(SPEC, size=lambda c: 1), provider.astream)])
+        return "".join([text async for text, _ in astream(rm, SPEC._replace(size=lambda c: 1), provider.astream)])
 
     async def main() -> list[str]:
         return await asyncio.gather(*[read() for _ in range(5)])

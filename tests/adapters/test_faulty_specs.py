@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,7 +40,7 @@ def test_a_reader_that_fails_costs_no_lane(way: str, reader: str) -> None:
 
     rm, provider = manager(1), Provider()
     with pytest.raises(LookupError) as caught:
-        WAYS[way](rm, replace(SPEC, **{reader: fails}), provider)
+        WAYS[way](rm, SPEC._replace(**{reader: fails}), provider)
     assert caught.value is fault
     statistics = rm.statistics()
     assert (statistics.running, statistics.pools["default"].zombies) == (0, 0)
@@ -60,7 +59,7 @@ def test_a_heartbeat_that_fails_at_the_grant_costs_no_lane(way: str) -> None:
             raise LookupError("the run is over")
 
     with pytest.raises(LookupError):
-        WAYS[way](rm, replace(SPEC, heartbeat=beat), provider)
+        WAYS[way](rm, SPEC._replace(heartbeat=beat), provider)
     assert rm.statistics().running == 0
     assert provider.calls == 0
 
@@ -78,5 +77,5 @@ def test_a_use_that_cannot_be_booked_costs_a_broken_stream_no_lane(way: str) -> 
 
     rm = manager(1)
     with pytest.raises(Exception, match=r"input_tokens|reset by peer"):
-        WAYS[way](rm, replace(SPEC, usage=lambda _: Usage(1 << 62, 1)), Broken())
+        WAYS[way](rm, SPEC._replace(usage=lambda _: Usage(1 << 62, 1)), Broken())
     assert rm.statistics().running == 0

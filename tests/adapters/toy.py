@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ class StreamUngated(GatedToy):
     """Holds its lane until the stream is open, not while it is read."""
 
     def pieces(self) -> Iterator[Piece]:
-        return call(self.rm, replace(USAGE, usage=lambda _: None, size=lambda _: 1), self.inner.pieces)
+        return call(self.rm, USAGE._replace(usage=lambda _: None, size=lambda _: 1), self.inner.pieces)
 
 
 class LeaksOnError(GatedToy):
