@@ -7,10 +7,7 @@ handed on before anything else happens. One timer stands for all that wait for t
 from __future__ import annotations
 
 import threading
-import weakref
-from asyncio import AbstractEventLoop
 from collections.abc import Callable
-from copy import copy
 from typing import TYPE_CHECKING
 
 from agentrm.clock import Timer
@@ -20,12 +17,14 @@ from agentrm.errors import AdmissionError
 from agentrm.scheduling import refusals
 from agentrm.scheduling.backoff import Backoff
 from agentrm.scheduling.circles import refuse_circle
-from agentrm.scheduling.lease import DONE, ENDED, FAILED, NEW, REAPED, REFUND, RUNNING, WAITING, Lease
+from agentrm.scheduling.lease import DONE, ENDED, FAILED, NEW, REFUND, RUNNING, WAITING, Lease
+from agentrm.scheduling.loops import Loops
 from agentrm.scheduling.ordering import ordering
 from agentrm.scheduling.pool import LONGEST_S
 from agentrm.scheduling.pressure import PressureGauge
 from agentrm.scheduling.reaper import Sweeper
 from agentrm.scheduling.waiters import Batch, CallbackWaiter, Waiter
+from agentrm.scheduling.zombies import Zombies
 
 if TYPE_CHECKING:
     from agentrm.limits.provider_errors import ProviderError
@@ -49,18 +48,6 @@ class _Mark:
 _GRANTED, _DROPPED = _Mark(), _Mark()
 
 
-class Left:
-    """Dies with a zombie's lease, and ends the zombie if that was not released before."""
-
-    __slots__ = ("_gate", "_ghost")
-
-    def __init__(self, gate: Gate, ghost: Lease) -> None:
-        self._gate, self._ghost = gate, ghost
-
-    def __del__(self) -> None:
-        self._gate.release(self._ghost, True)
-
-
 class Gate:
     """One manager's traffic with its kernel. Safe from any thread: tables change by single atomic dict operations, and
     every race (grant or cancel, reap or settle) is decided by the kernel's answer."""
@@ -76,7 +63,8 @@ class Gate:
         self.order = ordering(rm, self)
         self.backoff = Backoff(rm, self)
         self.sweeper = Sweeper(rm, self)
-        self.loops: dict[int, weakref.ref[AbstractEventLoop]] = {}
+        self.zombies = Zombies(self)
+        self.loops = Loops(self)
         self.subscriptions: list[Subscription] = []
         self.closing = False
         self.pauses: dict[Callable[[], object], Lease | None] = {}  # wake those that wait outside the queue; round them
@@ -277,30 +265,6 @@ class Gate:
         if lease.route.pool.pressed:
             self.pressure.touch(lease.route.pool)
 
-    def seen(self, loop: AbstractEventLoop) -> AbstractEventLoop:
-        """Remembers a loop in which calls wait, so that they can be let go when it is closed."""
-        ref = self.loops.get(id(loop))
-        if ref is None or ref() is not loop:
-            self.loops[id(loop)] = weakref.ref(loop)
-        return loop
-
-    def bury(self) -> None:
-        """Lets go what belongs to closed loops: nobody is left to end it."""
-        for lease in list(self.leases.values()):
-            task = lease._task
-            if task is not None and task.get_loop().is_closed():
-                self.release(lease, True)
-        closed = [key for key, ref in list(self.loops.items()) if (loop := ref()) is None or loop.is_closed()]
-        if not closed:
-            return
-        for key in closed:
-            self.loops.pop(key, None)
-        for lease in reversed(list(self.queued.values())):  # from the end: so none of them is granted on the way
-            if lease._loop is not None and lease._loop.is_closed():
-                self.drop(lease)
-        self.deliver()
-        self.arm()
-
     def _expire(self, lease: Lease, wait_max: float) -> None:
         if lease.state == WAITING:
             self.refuse_waiting(lease, refusals.queue_timeout(lease, wait_max, self.backoff.opens_in_s(lease)))
@@ -403,26 +367,6 @@ class Gate:
             used = charge if lease._used is None else lease._used
             self._settle(lease, REFUND if lease._refund else FAILED | used << 2, state)
         return error
-
-    def abandon(self, lease: Lease) -> None:
-        """The caller left, its work goes on: a zombie until the lease is released."""
-        if lease.state == RUNNING and self.port.reap(lease.handle, self._now()) >= 0:
-            lease.state = REAPED
-            self.haunt(lease)
-            if lease.route.pool.pressed:
-                self.pressure.touch(lease.route.pool)
-            self.deliver()
-            self.arm()
-            if self.subscriptions:
-                self.publish()
-
-    def haunt(self, lease: Lease) -> None:
-        """From now on the zombie ends when its lease is released, or when nobody holds the lease any more."""
-        ghost = copy(lease)
-        ghost._task = ghost._on_reap = ghost._parent = ghost._token = ghost.error = None  # nothing that leads to leases
-        lease._left = Left(self, ghost)
-        if self.leases.pop(lease.handle, None) is not None:
-            self.leases[lease.handle] = ghost
 
     # --- time ---
 

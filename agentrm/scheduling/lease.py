@@ -177,7 +177,7 @@ class Lease:
         gate = self._rm.gate
         if not (gate.submit(self) if gate.budgets is None else await gate.budgets.enter_async(self)):
             try:
-                self._loop = gate.seen(asyncio.get_running_loop())
+                self._loop = gate.loops.seen(asyncio.get_running_loop())
                 waiter = LoopWaiter(self._loop, lambda: gate.drop(self))
                 if gate.register(self, waiter):
                     if self.on_wait is not None:
@@ -326,7 +326,7 @@ class Lease:
     def abandon(self) -> None:
         """The caller left while work goes on that cannot be stopped (a blocked thread): the lane is free, the work is a
         zombie until `release` is called at its end."""
-        self._rm.gate.abandon(self)
+        self._rm.gate.zombies.abandon(self)
 
     def guard(self) -> Guard:
         """A context manager round one await (or one blocking call) of the leased work. Inside, calls are nested in this

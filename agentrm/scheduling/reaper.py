@@ -71,7 +71,7 @@ class Sweeper:
                     gate.port.settle(handle, FAILED, now)
                     gate.deliver()
                     gate.arm()
-            gate.bury()
+            gate.loops.bury()
             for lease in self._silent(now):
                 self.reap(lease, "idle")
             if gate.order is not None:
@@ -128,7 +128,7 @@ class Sweeper:
         if after == ENDED or lease.state == RUNNING:  # else its thread has just come back and ended it
             lease.state = after
             if after == REAPED:
-                gate.haunt(lease)
+                gate.zombies.haunt(lease)
         lease.route.pool.reaped += 1
         if lease.route.pool.pressed:
             gate.pressure.touch(lease.route.pool)
