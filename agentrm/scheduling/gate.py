@@ -134,7 +134,7 @@ class Gate:
 
     def _refused(self, lease: Lease, rc: int, only_try: bool) -> bool:
         if rc == _E_AGENT:  # its slot was given to another name meanwhile
-            lease.route = self.rm.renew(lease.route)
+            lease.route = self.rm.routes.renew(lease.route)
             return self.submit(lease, only_try=only_try)
         if rc == _E_QUEUE and only_try:
             self.deliver()

@@ -5,21 +5,21 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentrm.access import ask
 from agentrm.cancellation import _scope
 from agentrm.clock import Clock, MonotonicClock
 from agentrm.core.kernel import Kernel
-from agentrm.errors import ConfigError, KernelError
-from agentrm.identity import PRIORITIES, Priority, _identity
+from agentrm.errors import ConfigError
+from agentrm.identity import Priority, _identity
 from agentrm.scheduling import refusals
 from agentrm.scheduling.gate import Gate
 from agentrm.scheduling.lease import MOST_TOKENS, REAPED, RUNNING, Lease, _current
 from agentrm.scheduling.policies import kernel_policy
-from agentrm.scheduling.pool import OTHERS, PoolState
-from agentrm.scheduling.routing import Layout, Route, layout, pool_for
+from agentrm.scheduling.pool import PoolState
+from agentrm.scheduling.routes import Routes
+from agentrm.scheduling.routing import Layout, layout
 
 if TYPE_CHECKING:
     import os
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 __all__ = ["ResourceManager"]
 
 AUTO: Any = object()
-MOST_ROUTES = 50_000
 MOST_MEMORY = 1 << 46
 
 
@@ -101,7 +100,7 @@ class ResourceManager:
         self.kernel = Kernel(self.layout.kernel)
         for scope in self.layout.wide_scopes:  # these come first: the pools name them by number
             self.kernel.scope(scope)
-        self._tenants = {OTHERS: self.kernel.tenant(OTHERS, self.config.weight_of(OTHERS))}
+        self.routes = Routes(self)
         pools = config.all_pools()
         self.pools = {
             pool: PoolState(
@@ -109,8 +108,6 @@ class ResourceManager:
             )
             for i, pool in enumerate(self.layout.pools)
         }
-        self._routes: dict[tuple[Any, ...], Route] = {}
-        self._tool_pools: dict[tuple[str, str | None, str], str] = {}
         self.jobs: dict[str, Job] = {}
         self.gate = Gate(self)
         self._prices: PriceTable | None = None
@@ -173,11 +170,11 @@ class ResourceManager:
             parent = None
         who = _identity.get()
         if tool is not None and self.config.tools:
-            pool = self._pool_of_tool(kind, pool, tool)
+            pool = self.routes.pool_of_tool(kind, pool, tool)
         key = (agent, priority, tenant, kind, pool, model, who, parent is None)
-        route = self._routes.get(key)
+        route = self.routes.known.get(key)
         if route is None:
-            route = self._route(key, who, parent)
+            route = self.routes.make(key, who, parent)
         stated = tokens
         if tokens is None:
             if input_tokens is None and max_output_tokens is None:
@@ -217,17 +214,6 @@ class ResourceManager:
             lease._cancellable = work
         return lease
 
-    def _pool_of_tool(self, kind: str, pool: str | None, tool: str) -> str:
-        key = kind, pool, tool
-        found = self._tool_pools.get(key)
-        if found is None:
-            if not isinstance(tool, str):
-                raise ConfigError("tool", tool, "a name (text)")
-            if len(self._tool_pools) >= MOST_ROUTES:
-                self._tool_pools.clear()
-            found = self._tool_pools[key] = pool_for(self.config, kind, pool, None, tool)
-        return found
-
     def _stale(self, parent: Lease) -> None:
         """A lease that is over encloses nothing. Raises its error where it is a zombie and zombies keep lanes: its work
         would wait for the lane that it keeps itself."""
@@ -243,49 +229,6 @@ class ResourceManager:
         """A running lease if one is to be had without waiting, else None. Arguments as for `lease`."""
         lease = self.lease(**asked)
         return lease if self.gate.submit(lease, only_try=True) else None
-
-    def _route(self, key: tuple[Any, ...], who: Any, parent: Lease | None) -> Route:
-        agent, priority, tenant, kind, pool, model, _, _ = key
-        agent = agent or who.agent or "default"
-        tenant = tenant or who.tenant or (parent.tenant if parent is not None else "default")
-        priority = priority or who.priority or ("interactive" if parent is None else "subagent")
-        for name, value in (("agent", agent), ("tenant", tenant), ("kind", kind), ("pool", pool), ("model", model)):
-            if not isinstance(value, str) and (value is not None or name in ("agent", "tenant", "kind")):
-                raise ConfigError(name, value, "a name (text)")
-        if priority not in PRIORITIES:
-            raise ConfigError("priority", priority, ", ".join(PRIORITIES))
-        state = self.pools[pool_for(self.config, kind, pool, model)]
-        handle = self.kernel.agent(agent, self._tenant(tenant))
-        scope = self.scope_of(state, model)
-        who_bits = state.index | PRIORITIES.index(priority) << 10 | handle << 16 | scope << 40
-        route = Route(who_bits, state, scope, agent, tenant, priority, kind, model, state.share_of(tenant))
-        if len(self._routes) >= MOST_ROUTES:
-            self._routes.clear()
-        self._routes[key] = route
-        return route
-
-    def renew(self, route: Route) -> Route:
-        """The same route after the kernel gave its agent's slot to another name."""
-        self._routes.clear()
-        number = self._tenant(route.tenant)
-        who = route.who & ~(0xFFFFFF << 16) & ~(0xFF << 52)
-        return replace(route, who=who | self.kernel.agent(route.agent, number) << 16)
-
-    def _tenant(self, name: str) -> int:
-        number = self._tenants.get(name)
-        if number is None:
-            try:
-                number = self._tenants[name] = self.kernel.tenant(name, self.config.weight_of(name))
-            except KernelError:  # more tenants than the kernel can tell apart: the rest share a place
-                number = self._tenants[OTHERS]
-        return number
-
-    def scope_of(self, state: PoolState, model: str | None) -> int:
-        """The kernel's number of a model's scope in a pool (None: the pool's own scope)."""
-        try:
-            return self.kernel.scope(f"{state.name}/{model or '*'}", state.index)
-        except KernelError:  # more models than scopes: the rest share the pool's
-            return self.layout.scope_of_pool(state.index)
 
     def job(self, name: str) -> Job:
         """The recurring job of that name, made when new: one of its firings runs and one waits at most."""

@@ -63,7 +63,7 @@ def test_calls_refused_together_close_the_scope_once() -> None:
 def test_reopen_forgets_whatever_the_routes_have_become() -> None:
     rm = ResourceManager(clock=VirtualClock())
     call(rm, fails=True)
-    rm._routes.clear()
+    rm.routes.known.clear()
     with pytest.raises(ConfigError, match="one of default, tools"):
         rm.reopen("defualt")
     rm.reopen("default")
