@@ -6,8 +6,6 @@ import asyncio
 import json
 import random
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,46 +13,17 @@ import pytest
 pytest.importorskip("uvicorn")
 httpx = pytest.importorskip("httpx")
 
-from agentrm.limits.headers import read_headers  # noqa: E402
 from agentrm.limits.provider_errors import read_error  # noqa: E402
 from agentrm.simulation.provider import (  # noqa: E402
     AGENT_HEADER,
     Behaviour,
-    Limit,
     Mix,
-    RequestRecord,
     SimulationError,
     StubProvider,
     StubRequest,
-    ToolCall,
     pair_fault,
 )
-from agentrm.simulation.provider_limits import Entry, Refusal, Windows  # noqa: E402
-
-USER = {"role": "user", "content": "hello there"}
-FAST = Behaviour(output_tokens=5)
-
-
-def body(**more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": [USER], **more}
-
-
-def post(provider: StubProvider, *, headers: dict[str, str] | None = None, **more: Any) -> Any:
-    return httpx.post(f"{provider.base_url}/chat/completions", json=body(**more), headers=headers, timeout=10)
-
-
-@contextmanager
-def streamed(provider: StubProvider, **more: Any) -> Iterator[Any]:
-    with httpx.stream(
-        "POST", f"{provider.base_url}/chat/completions", json=body(stream=True, **more), timeout=10
-    ) as reply:
-        yield reply
-
-
-def ended(provider: StubProvider, count: int) -> tuple[RequestRecord, ...]:
-    """The records, once `count` requests have ended."""
-    assert provider.wait_until(lambda now: now.ended >= count), provider.statistics()
-    return provider.log
+from tests.simulation.asking import FAST, USER, body, ended, post, streamed  # noqa: E402
 
 
 def test_a_plain_answer_has_text_usage_and_a_record() -> None:
@@ -184,79 +153,6 @@ def test_refusals_are_read_for_what_they_are(
             assert error.retry_after_s == behaviour.retry_after_s
         assert [record.outcome for record in ended(provider, 2)] == [outcome] * 2
         assert provider.open_requests == 0
-
-
-def test_a_limit_answers_429_with_the_wait() -> None:
-    with StubProvider(FAST, limits=[Limit(requests=2, per_s=36)], time_scale=100) as provider:
-        assert [post(provider).status_code for _ in range(2)] == [200, 200]
-        refused = post(provider)
-        assert refused.status_code == 429
-        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
-        assert 3500 < float(refused.headers["retry-after"]) <= 3600
-        ended(provider, 3)
-        statistics = provider.statistics()
-    assert (statistics.http_429, statistics.outcomes["answered"], statistics.peak_concurrency) == (1, 2, 1)
-
-
-def test_a_limit_is_exact_in_every_window_and_its_wait_is_a_promise(rng: random.Random) -> None:
-    limit = Limit(requests=5, tokens=40, per_s=10)
-    windows, admitted, now = Windows([limit]), [], 0.0
-    for _ in range(2000):
-        tokens = rng.randint(1, 20)
-        answer = windows.admit(now, "m", tokens)
-        if isinstance(answer, Refusal):
-            assert not isinstance(windows.admit(now + answer.retry_after_s - 1e-6, "m", tokens), Entry)
-            now += answer.retry_after_s + 1e-9
-            answer = windows.admit(now, "m", tokens)
-            assert isinstance(answer, Entry)
-        admitted.append(answer)
-        recent = [entry for entry in admitted if entry.at_s > now - 10]
-        assert len(recent) <= 5
-        assert sum(entry.tokens for entry in recent) <= 40
-        now += rng.random()
-    assert isinstance(never := windows.admit(now, "m", 41), Refusal)
-    assert never.retry_after_s == float("inf")
-
-
-def test_every_way_to_tell_a_wait_is_understood_by_our_reader() -> None:
-    for hint in ("retry-after", "retry-after-ms", "retry-after-date", "text", "x-ratelimit"):
-        with StubProvider(FAST, limits=[Limit(requests=1, per_s=40)], hints=(hint,)) as provider:
-            post(provider)
-            refused = post(provider)
-            with pytest.raises(httpx.HTTPStatusError) as caught:
-                refused.raise_for_status()
-            error = read_error(caught.value)
-            assert error is not None
-            assert error.retry_after_s is not None, hint
-            assert 35 < error.retry_after_s <= 41, hint
-    with StubProvider(FAST, limits=[Limit(requests=0, per_s=40)], hints=()) as provider:
-        reply = post(provider)
-        assert reply.status_code == 429
-        assert not read_headers(reply.headers)
-
-
-def test_token_limits_count_the_prompt_and_the_answer() -> None:
-    with StubProvider(
-        Behaviour(output_tokens=20), limits=[Limit(tokens=60, per_s=60)], hints=("x-ratelimit",)
-    ) as provider:
-        first = post(provider)
-        assert first.status_code == 200
-        ended(provider, 1)
-        second = post(provider, max_tokens=20)
-        limits = read_headers(second.headers)
-        assert (limits.tokens.limit, second.status_code) == (60, 200)
-        ended(provider, 2)
-        third = post(provider, max_tokens=20)
-        assert third.status_code == 429
-        assert read_headers(third.headers).tokens.remaining == 60 - 2 * 27
-        too_large = post(provider, max_tokens=100)
-    assert too_large.status_code == 429
-    assert "Request too large" in too_large.json()["error"]["message"]
-
-
-def test_a_limit_by_model_leaves_the_others_alone() -> None:
-    with StubProvider(FAST, limits=[Limit(requests=1, per_s=60, scope="model")]) as provider:
-        assert [post(provider, model=model).status_code for model in ("m1", "m1", "m2")] == [200, 429, 200]
 
 
 def test_the_key_is_checked_where_one_is_set() -> None:
@@ -470,115 +366,3 @@ def test_five_hundred_streams_at_once() -> None:
         assert provider.open_requests == 0
     assert all(b"chat.completion.chunk" in frame for frame in frames)
     assert {(record.outcome, record.chunks_sent) for record in records} == {("stalled", 3)}
-
-
-# The real clients.
-
-
-def test_the_openai_client() -> None:
-    openai = pytest.importorskip("openai")
-    call = ToolCall("weather", {"city": "Oslo"})
-    plan = [
-        Behaviour(text="hello"),
-        Behaviour(output_tokens=3),
-        Behaviour(tool_calls=(call,)),
-        Behaviour("rate", retry_after_s=7),
-        Behaviour("quota"),
-        Behaviour("stream_error", after=1),
-        Behaviour("malformed"),
-    ]
-    tools = [
-        {
-            "type": "function",
-            "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
-        }
-    ]
-    with StubProvider(plan) as provider:
-        client = openai.OpenAI(base_url=provider.base_url, api_key="any", max_retries=0)
-
-        def ask(**more: Any) -> Any:
-            return client.chat.completions.create(model="m", messages=[USER], **more)
-
-        def failure(**more: Any) -> Any:
-            with pytest.raises(Exception) as caught:
-                reply = ask(**more)
-                for _ in reply:
-                    pass
-                reply.choices  # noqa: B018
-            return read_error(caught.value)
-
-        assert ask().choices[0].message.content == "hello"
-        chunks = list(ask(stream=True, stream_options={"include_usage": True}))
-        assert chunks[-1].usage.completion_tokens == 3
-        assert len([chunk for chunk in chunks if chunk.choices and chunk.choices[0].delta.content]) == 3
-        called = ask(tools=tools).choices[0]
-        assert (called.finish_reason, called.message.tool_calls[0].function.name) == ("tool_calls", "weather")
-        assert called.message.tool_calls[0].function.arguments == '{"city": "Oslo"}'
-        rate = failure()
-        assert (rate.kind, rate.retry_after_s) == ("rate", 7.0)
-        quota = failure()
-        assert (quota.kind, quota.retryable) == ("quota", False)
-        inside = failure(stream=True)
-        assert (inside.kind, inside.status, inside.retryable) == ("rate", None, True)
-
-
-def test_a_langchain_agent_loop_over_the_provider() -> None:
-    langchain_openai = pytest.importorskip("langchain_openai")
-    messages = pytest.importorskip("langchain_core.messages")
-    tools = pytest.importorskip("langchain_core.tools")
-
-    @tools.tool
-    def add(a: int, b: int) -> int:
-        """Add two numbers."""
-        return a + b
-
-    with StubProvider(
-        Behaviour(text="it is 5", tool_calls=(ToolCall("add", {"a": 2, "b": 3}),)), strict_pairs=True
-    ) as provider:
-        model = langchain_openai.ChatOpenAI(
-            model="m", base_url=provider.base_url, api_key="any", max_retries=0, stream_usage=True
-        ).bind_tools([add])
-        history: list[Any] = [messages.HumanMessage("what is 2 + 3?")]
-        first = model.invoke(history)
-        assert first.tool_calls[0]["args"] == {"a": 2, "b": 3}
-        history += [first, add.invoke(first.tool_calls[0])]
-        whole = None
-        for chunk in model.stream(history):
-            whole = chunk if whole is None else whole + chunk
-        assert whole is not None
-        assert whole.content == "it is 5"
-        assert whole.usage_metadata["output_tokens"] == 3
-        with pytest.raises(Exception) as caught:
-            model.invoke(history[:2])
-        error = read_error(caught.value)
-        assert error is not None
-        assert (error.kind, error.status) == ("bad_request", 400)
-
-
-def test_langchain_raises_what_the_reader_understands() -> None:
-    langchain_openai = pytest.importorskip("langchain_openai")
-    plan = [
-        Behaviour("rate", retry_after_s=3),
-        Behaviour("quota"),
-        Behaviour("auth"),
-        Behaviour("overloaded"),
-        Behaviour("drop"),
-    ]
-    with StubProvider(plan) as provider:
-        model = langchain_openai.ChatOpenAI(
-            model="m", base_url=provider.base_url, api_key="any", max_retries=0
-        )
-        kinds = []
-        for _ in plan:
-            with pytest.raises(Exception) as caught:
-                model.invoke("hello")
-            error = read_error(caught.value)
-            assert error is not None
-            kinds.append((error.kind, error.retry_after_s))
-    assert kinds == [
-        ("rate", 3.0),
-        ("quota", None),
-        ("auth", None),
-        ("overloaded", None),
-        ("connection", None),
-    ]
