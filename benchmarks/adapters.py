@@ -267,7 +267,8 @@ RESULTS = Path(__file__).parent / "results_adapters.md"
 
 def measured(framework: str, rounds: int, most: int) -> tuple[list[tuple[str, ...]], int]:
     """The rows of one framework's table, and how many bars were missed."""
-    rows, missed = [], 0
+    rows: list[tuple[str, ...]] = []
+    missed = 0
     for case in FRAMEWORKS[framework]():
         calls = max(10, min(most, int(LONGEST_ROUND_NS / overhead(case, 1, 5).bare)))
         added = overhead(case, rounds, calls)
@@ -300,13 +301,13 @@ def main() -> int:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    sections, any_missed = written(), 0
+    any_missed = 0
     for framework in [args.only] if args.only else FRAMEWORKS:
         rows, missed = measured(framework, args.rounds, args.calls)
         any_missed += missed
         how = f"{args.rounds} rounds of up to {args.calls} calls. {report.machine()}"
         table = TABLE + "".join(f"| {' | '.join(row)} |\n" for row in rows)
-        sections[framework] = f"\n{how}\n\n{table}"
+        sections = {**written(), framework: f"\n{how}\n\n{table}"}
         parts = [f"\n### {name}\n{sections[name].rstrip()}\n" for name in FRAMEWORKS if name in sections]
         RESULTS.write_text(HEAD + "".join(parts))
     return 1 if any_missed else 0
