@@ -140,7 +140,11 @@ class Dispatcher:
         """Pauses as many as are needed, and nobody if they don't suffice."""
         if missing <= 0:
             return True
-        chosen = enough(backend, missing, victims(backend, ticket, now, self._settings))
+        candidates = victims(backend, ticket, now, self._settings)
+        chosen = enough(backend, missing, candidates)
+        alone = len(candidates) == len(backend.residents) - (ticket.program.id in backend.residents)
+        if chosen is None and alone and not ticket.program.running:
+            chosen = candidates  # when all others make way it fits, however large
         for program in chosen or ():
             self._ledger.pause(program, backend, now)
         return chosen is not None

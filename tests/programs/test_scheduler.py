@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentrm.errors import ConfigError, QueueFull, RequestTooLarge
@@ -140,8 +140,20 @@ def test_settings_that_cannot_work_are_refused_at_construction() -> None:
             ProgramSettings(**wrong)  # type: ignore[arg-type]
 
 
+def test_a_program_too_large_for_the_backend_runs_alone_when_the_others_can_make_way() -> None:
+    """Of two that share a prefix neither frees all that the other lacks: the prefix stays."""
+    s = scheduler(20_000)
+    prefix = Prefix("s", 1_000)
+    for name in ("a", "b"):
+        first = s.request(name, 9_000, 0.0, prefix=prefix, max_output_tokens=0)
+        s.settle(first, 1.0, input_tokens=9_000, output_tokens=10)
+    large = s.request("a", 19_900, 2.0, max_output_tokens=500)
+    assert large.state == "granted"
+
+
 @settings(max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 3), st.booleans())
+@example(5247, 1, True)
 def test_whatever_happens_the_counts_are_exact_and_everybody_is_served(number: int, backends: int, shared: bool) -> None:
     rng = random.Random(number)
     s = scheduler(20_000, backends, patience_s=5.0, residence_s=5.0, idle_ttl_s=500.0)
