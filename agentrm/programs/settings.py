@@ -38,7 +38,7 @@ class ProgramSettings:
     residence_s: float = 300.0
     ageing_s: float = 600.0
     """Background work that has waited for longer is served with the subagents."""
-    passes: int = 4
+    passes: int = 8
     """How many later turns may be granted before one that lacks room; then room is reserved for it."""
     ageing_tokens: int = 1000
     """A newcomer goes before those with more of their prompt in the cache, up to this many tokens more for each turn

@@ -4,7 +4,12 @@ Programs are ranked by an index of the Gittins kind: the largest, over all times
 next call has come by then over the expected time that the blocks are held for it. The distribution of that time is
 learnt: boosted trees, trained on *other* programs than the one they predict (two halves, by the task's name), sort the
 calls into classes by what is known at the time; how long the calls of a class really took is counted online, as
-the replay goes on. Whoever has not come back after an hour counts as gone. Needs numpy.
+the replay goes on. Whoever has not come back in the time in which the cache is written over three times, at most an
+hour, counts as gone.
+
+A guess can be worse than none: `Guarded` replays the learnt order and LRU beside the cache and follows whichever found
+more lately ("set dueling": Qureshi et al., "Adaptive insertion policies for high performance caching", 2007). Needs
+numpy.
 """
 
 from __future__ import annotations
@@ -13,21 +18,27 @@ import hashlib
 import heapq
 import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from agentrm.simulation.boosting import Array, BoostedTrees
-from agentrm.simulation.kv_policies import announces_end
+from agentrm.simulation.kv_policies import LRU, announces_end
 from agentrm.simulation.kv_trace import KVTrace, Request
 from agentrm.simulation.traces import TracedProgram
 
-__all__ = ["Learned"]
+__all__ = ["Guarded", "Learned"]
 
 RUNNING, IDLE = 0, 1
 """What the time until the next call is counted from: the beginning of this one, or its end once that has come."""
 CENSORED_S = 3600.0
+TURNOVERS = 3.0
+"""Who has not come back after so many times the time in which the cache is written over, at most `CENSORED_S`, counts
+as gone: it would not be found any more, and waiting for more would leave only those that return to learn from."""
+WINDOW = 1000.0
+"""Calls over which the learnt order and LRU are compared; what is older fades."""
 POOL = 0.6
 """How far the program's own past and its class's are trusted; 1 would take them as independent."""
 REFRESH = 250
@@ -141,11 +152,12 @@ class _Times:
 class _Held:
     """What one program has in the cache."""
 
-    __slots__ = ("blocks", "call", "index", "request", "stack")
+    __slots__ = ("blocks", "call", "gone", "index", "request", "stack")
 
     def __init__(self) -> None:
         self.blocks = 0
         self.call = -1
+        self.gone = False  # whether it was counted as one that does not come back
         self.request: Request | None = None
         self.stack: list[int] = []  # its runs; what goes first is last
         self.index: dict[int, Array] = {}
@@ -155,15 +167,18 @@ class Learned:
     """The cache. It never looks at a time that has not come."""
 
     def __init__(self, trace: KVTrace, capacity: int) -> None:
+        self._by_recency = False
         self._trace, self._capacity, self._used = trace, capacity, 0
         self._classes = trace.memo("classes", lambda: classes(trace.programs))  # whatever the capacities
         self._times = _Times()
         self._cached: dict[int, int] = {}
+        self._newest: OrderedDict[int, None] = OrderedDict()  # runs by their last use; what is gone leaves when met
         self._owner: dict[int, int] = {}
         self._held: dict[int, _Held] = {}
         self._ranking: list[tuple[float, float, int, int]] = []  # the least worth last
         self._asked = 0
         self._awaited: list[tuple[float, int, int]] = []
+        self._written, self._since, self._turnover = 0, trace.requests[0].at, math.inf
         self._ends = {i: p.calls[-1].ends for i, p in enumerate(trace.programs) if announces_end(p.id)}
 
     def _keys(self, program: int, call: int, moment: int) -> list[Any]:
@@ -173,7 +188,13 @@ class Learned:
             (moment, kind, "class", self._classes[moment][program][call]),
         ]  # fmt: skip
 
+    def follow(self, *, by_recency: bool) -> None:
+        """By recency: out goes what was used least recently, as in `LRU`. Otherwise: who is least worth waiting for."""
+        if by_recency != self._by_recency:
+            self._by_recency, self._ranking = by_recency, []
+
     def request(self, request: Request) -> int:
+        """Serves one request; how many of its blocks were there."""
         self._learn(request)
         held = self._held.setdefault(request.program, _Held())
         hit = 0
@@ -187,11 +208,19 @@ class Learned:
             else:
                 held.blocks += size - cached
             self._used += size - cached
+            self._written += size - cached
             self._cached[run], self._owner[run] = size, request.program
+        for run in reversed(request.runs):
+            self._newest[run] = None
+            self._newest.move_to_end(run)
         now = set(request.runs)
         held.stack = [*request.runs, *(r for r in held.stack if r not in now and self._cached.get(r))]
-        held.request, held.call, held.index = request, request.call, {}
-        if self._used > self._capacity:
+        held.request, held.call, held.index, held.gone = request, request.call, {}, False
+        if self._written >= self._capacity:
+            self._turnover, self._since, self._written = request.at - self._since, request.at, 0
+        if self._by_recency:
+            self._drop_oldest()
+        elif self._used > self._capacity:
             self._make_room(request.at)
         return hit
 
@@ -199,18 +228,32 @@ class Learned:
         while self._awaited and self._awaited[0][0] <= request.at:
             _, program, call = heapq.heappop(self._awaited)
             if self._held[program].call == call:
+                self._held[program].gone = True
                 for moment in (RUNNING, IDLE):
                     self._times.add(self._keys(program, call, moment), _BINS - 1)
         held = self._held.get(request.program)
         if held is not None and held.request is not None:
             before = held.request
-            if request.at - before.ends < CENSORED_S:
+            if not held.gone:
                 took = int(np.searchsorted(EDGES, request.at - before.at))
                 self._times.add(self._keys(request.program, before.call, RUNNING), took)
                 if request.at >= before.ends:
                     took = int(np.searchsorted(EDGES, request.at - before.ends))
                     self._times.add(self._keys(request.program, before.call, IDLE), took)
-        heapq.heappush(self._awaited, (request.ends + CENSORED_S, request.program, request.call))
+        patience = min(CENSORED_S, TURNOVERS * self._turnover)
+        heapq.heappush(self._awaited, (request.ends + patience, request.program, request.call))
+
+    def _drop_oldest(self) -> None:
+        while self._used > self._capacity:
+            run = next(iter(self._newest))
+            cached = self._cached.get(run, 0)
+            gone = min(cached, self._used - self._capacity)
+            self._used -= gone
+            if gone:
+                self._held[self._owner[run]].blocks -= gone
+                self._cached[run] = cached - gone
+            if gone == cached:
+                del self._newest[run]
 
     def _make_room(self, now: float) -> None:
         while self._used > self._capacity:
@@ -249,3 +292,18 @@ class Learned:
                 self._cached[run] = cached - gone
             if gone == cached:
                 held.stack.pop()
+
+
+class Guarded:
+    """The cache: by the learnt order while that finds more than LRU does, else by recency."""
+
+    def __init__(self, trace: KVTrace, capacity: int) -> None:
+        self._cache, self._learned, self._lru = Learned(trace, capacity), Learned(trace, capacity), LRU(trace, capacity)
+        self._lead = 0.0  # blocks that the learnt order found more
+
+    def request(self, request: Request) -> int:
+        """As `Cache.request`; the comparison counts from the next request on."""
+        self._cache.follow(by_recency=self._lead <= 0)
+        more = self._learned.request(request) - self._lru.request(request)
+        self._lead += more - self._lead / WINDOW
+        return self._cache.request(request)

@@ -140,11 +140,11 @@ def hit_tokens(trace: KVTrace, cache: Cache) -> float:
 
 def _agentrm(trace: KVTrace, capacity: int) -> Cache:
     try:
-        from agentrm.simulation.kv_learned import Learned
+        from agentrm.simulation.kv_learned import Guarded
     except ImportError as missing:
         raise AgentRMError("the policy agentrm learns with numpy: pip install numpy") from missing
 
-    return Learned(trace, capacity)
+    return Guarded(trace, capacity)
 
 
 POLICIES: dict[str, Callable[[KVTrace, int], Cache]] = {

@@ -12,7 +12,7 @@ import pytest
 from agentrm.cli.main import main
 from agentrm.simulation.kv_policies import LRU, POLICIES, Belady, replay
 from agentrm.simulation.kv_trace import KVTrace
-from agentrm.simulation.traces import Call, TracedProgram, TraceError, read_trace
+from agentrm.simulation.traces import Call, TracedProgram, TraceError, arrange, read_trace
 
 
 def trace_of(requests: list[list[int]]) -> KVTrace:
@@ -88,6 +88,33 @@ def test_figures_of_a_trace(tmp_path: Path, seed: int) -> None:
         best = rows["belady", capacity]["hit_tokens"]
         assert all(0 <= rows[p, capacity]["hit_tokens"] <= best for p in POLICIES)
     assert rows["agentrm", "20%"]["gap_closed"] > 0.2
+
+
+def test_by_recency_the_learnt_cache_is_lru(rng: random.Random) -> None:
+    pytest.importorskip("numpy")
+    from agentrm.simulation.kv_learned import Learned
+
+    for capacity in (7, 20):
+        trace = trace_of(random_requests(rng, 40, 150, 6))
+        cache = Learned(trace, capacity)
+        cache.follow(by_recency=True)
+        assert replay(trace, cache) == replay(trace, LRU(trace, capacity))
+
+
+def test_a_learnt_order_that_is_worse_than_recency_is_not_followed(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("numpy")
+    from agentrm.simulation import kv_learned
+
+    monkeypatch.setattr(kv_learned, "gittins", lambda shares: kv_learned.EDGES)  # who is away longest is worth most
+    file = tmp_path / "trace.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in sessions(random.Random(seed), 30)))
+    trace = KVTrace(arrange(read_trace(file, "claude-code"), "claude-code", seed))
+    kinds = (LRU, kv_learned.Learned, kv_learned.Guarded)
+    recent, learned, guarded = (replay(trace, kind(trace, 600)) for kind in kinds)
+    assert learned < 0.9 * recent
+    assert guarded > 0.97 * recent
 
 
 @pytest.mark.parametrize(
