@@ -39,6 +39,9 @@ TURNOVERS = 3.0
 as gone: it would not be found any more, and waiting for more would leave only those that return to learn from."""
 WINDOW = 1000.0
 """Calls over which the learnt order and LRU are compared; what is older fades."""
+MARGIN = 0.01
+"""The learnt order is followed while it finds more than LRU by this share: a smaller lead is chance, and each change of
+the rule costs what the other would have kept."""
 POOL = 0.6
 """How far the program's own past and its class's are trusted; 1 would take them as independent."""
 REFRESH = 250
@@ -299,11 +302,12 @@ class Guarded:
 
     def __init__(self, trace: KVTrace, capacity: int) -> None:
         self._cache, self._learned, self._lru = Learned(trace, capacity), Learned(trace, capacity), LRU(trace, capacity)
-        self._lead = 0.0  # blocks that the learnt order found more
+        self._lead = self._found = 0.0  # blocks: what the learnt order found more than LRU, and what LRU found
 
     def request(self, request: Request) -> int:
         """As `Cache.request`; the comparison counts from the next request on."""
-        self._cache.follow(by_recency=self._lead <= 0)
-        more = self._learned.request(request) - self._lru.request(request)
-        self._lead += more - self._lead / WINDOW
+        self._cache.follow(by_recency=self._lead <= MARGIN * self._found)
+        found = self._lru.request(request)
+        self._lead += self._learned.request(request) - found - self._lead / WINDOW
+        self._found += found - self._found / WINDOW
         return self._cache.request(request)
