@@ -1,4 +1,4 @@
-"""The results as RESULTS.json and RESULTS.md."""
+"""The results as RESULTS.json and RESULTS.md; `python -m benchmarks.report` puts newer sections into the latter."""
 
 from __future__ import annotations
 
@@ -85,8 +85,12 @@ def write(
     lines += ["", "Versions: " + ", ".join(f"{k} {v}" for k, v in sorted(versions.items())) + "."]
     lines += [f"Not measured: {m.peer} ({m.why})." for m in missing]
     lines += ["", *_more(extra)]
-    lines += [section.read_text() for section in sorted(Path(__file__).parent.glob("results_*.md"))]
-    (folder / "RESULTS.md").write_text("\n".join(lines) + "\n")
+    (folder / "RESULTS.md").write_text("\n".join(lines) + "\n\n" + _sections())
+
+
+def _sections() -> str:
+    """What the other commands wrote, each its own file."""
+    return "\n".join(section.read_text() for section in sorted(Path(__file__).parent.glob("results_*.md")))
 
 
 def _more(extra: dict[str, Any]) -> list[str]:
@@ -100,3 +104,9 @@ def _more(extra: dict[str, Any]) -> list[str]:
 
 def _time(ns: float) -> str:
     return f"{ns:,.0f} ns" if ns < 10_000 else f"{ns / 1e3:,.1f} us" if ns < 1e7 else f"{ns / 1e6:,.1f} ms"
+
+
+if __name__ == "__main__":
+    file = Path(__file__).parent / "RESULTS.md"
+    own, _, _ = file.read_text().partition("\n## ")
+    file.write_text(own.rstrip() + "\n\n" + _sections())
