@@ -30,6 +30,7 @@ NAME = "agentrm.core._agentrm_core"
 @cache
 def _kernel() -> ModuleType:
     """agentrm.core.kernel once more, over the other build of the core."""
+    import agentrm.core.config as config
     import agentrm.core.kernel as ours
 
     HOME.mkdir(parents=True, exist_ok=True)
@@ -41,12 +42,14 @@ def _kernel() -> ModuleType:
     finally:
         os.chdir(here)
     core = _load("_released", built)
-    held = sys.modules[NAME]
+    names = (NAME, config.__name__)
+    held = {name: sys.modules[name] for name in names}
     sys.modules[NAME] = core
     try:
+        sys.modules[config.__name__] = _load("_config_released", config.__file__)
         return _load("_kernel_released", ours.__file__)
     finally:
-        sys.modules[NAME] = held
+        sys.modules.update(held)
 
 
 def _load(name: str, path: str | None) -> ModuleType:
@@ -94,7 +97,7 @@ def _threads(count: int, busy: bool) -> Round:
     limits = (k.Limit("requests", "rolling", 1_000_000, 0.05), k.Limit("tokens", "bucket", 10**9, 1.0, 10**9))
     pools = (k.Pool(lanes=count, limits=(0, 1), max_queued=4_096),)
     config = k.KernelConfig(limits=limits, pools=pools, tickets=8_192, shared=True)
-    memory = mmap.mmap(-1, k.lib.arm_size(k._config(config)) + mmap.PAGESIZE)
+    memory = mmap.mmap(-1, k.lib.arm_size(k.arm_config(config)) + mmap.PAGESIZE)
     first = k.Kernel(config, memory)
     who = first.agent("agent", first.tenant("tenant", 1.0), 1.0) << 16 | 1 << 10 | first.scope("model", 0) << 40
     kernels = [first, *(k.Kernel(None, memory, attach=True) for _ in range(count - 1))]
