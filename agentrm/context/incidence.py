@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from copy import copy
 from typing import Any
 
 __all__ = ["Incidence", "Unsaid"]
@@ -61,7 +62,8 @@ class Incidence:
 
 class Unsaid:
     """What each text has to say that nothing chosen says yet, by the rarity of its words: `left`, of `total` at first.
-    Kept up to date by the words that are new in a choice, not counted again for every text."""
+    Kept up to date by the words that are new in a choice, not counted again for every text. A choice is made on a
+    `fresh` one."""
 
     def __init__(self, words: Incidence, digits: float) -> None:
         """`digits` is what a number among words counts, against 1 for a word."""
@@ -73,13 +75,15 @@ class Unsaid:
         order = np.argsort(words.word, kind="stable")
         self._rows = words.row[order]
         self._ends = np.cumsum(words.count)
-        self.again()
-
-    def again(self) -> None:
-        """Nothing is chosen."""
-        self.left = self.total.copy()
+        self.left = self.total
         # a word of one text takes nothing from others, and a word of all texts says nothing
-        self._open = (self._words.count > 1) & (self._mass > 0)
+        self._open = (words.count > 1) & (self._mass > 0)
+
+    def fresh(self) -> Unsaid:
+        """The same with nothing chosen, for one choice: several may go on at once."""
+        other = copy(self)
+        other.left, other._open = self.total.copy(), self._open.copy()
+        return other
 
     def say(self, row: int) -> None:
         """Text `row` is chosen."""

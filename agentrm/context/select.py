@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from agentrm.context.incidence import Unsaid
 from agentrm.context.worth import Candidate, Worth
 
 _REDUNDANCY = 0.15
@@ -43,19 +44,18 @@ def choose(
     size less.
     """
     penalty = [0.0] * len(worth.candidates)
-    if worth.unsaid is not None:
-        worth.unsaid.again()
+    unsaid = worth.unsaid.fresh() if worth.unsaid is not None else None
     heap: list[tuple[float, int]] = []
 
     def density(row: int) -> float:
         cost = _cost(row, worth.candidates[row], cost_of_group, tokens_of)
         value = worth.candidates[row].value * (1 - _REDUNDANCY * penalty[row])
-        return float(value * _unsaid(worth, row) / max(1, cost) ** power)
+        return float(value * _share_unsaid(worth, row, unsaid) / max(1, cost) ** power)
 
     open_rows: list[int] = []
     for row, candidate in enumerate(worth.candidates):
         if candidate.group in taken or (candidate.group not in cost_of_group and not _is_note(candidate)):
-            _mark(worth, row, penalty)
+            _mark(worth, row, penalty, unsaid)
         else:
             open_rows.append(row)
     heap = [(-density(row), row) for row in open_rows]
@@ -78,16 +78,16 @@ def choose(
             groups.add(candidate.group)
         else:
             lines.append(candidate)
-        _mark(worth, row, penalty)
+        _mark(worth, row, penalty, unsaid)
     return Choice(frozenset(groups), tuple(lines), budget - left)
 
 
-def _unsaid(worth: Worth, row: int) -> float:
+def _share_unsaid(worth: Worth, row: int, unsaid: Unsaid | None) -> float:
     """1 when no rare word of the passage is in what was chosen, down to 1 - _COVERAGE when all are."""
-    if worth.unsaid is None:
+    if unsaid is None:
         return 1.0
     strength = _COVERAGE / 2 if worth.candidates[row].states_rule else _COVERAGE
-    return float(1 - strength + strength * worth.unsaid.left[row] / worth.unsaid.total[row])
+    return float(1 - strength + strength * unsaid.left[row] / unsaid.total[row])
 
 
 def _is_note(candidate: Candidate) -> bool:
@@ -99,10 +99,10 @@ def _cost(row: int, candidate: Candidate, groups: Mapping[int, int], tokens_of: 
     return whole if whole is not None else tokens_of[row] + _LINE_OVERHEAD
 
 
-def _mark(worth: Worth, row: int, penalty: list[float]) -> None:
+def _mark(worth: Worth, row: int, penalty: list[float], unsaid: Unsaid | None) -> None:
     """The words of a chosen passage are said; its neighbours are worth less by how near they are."""
-    if worth.unsaid is not None:
-        worth.unsaid.say(row)
+    if unsaid is not None:
+        unsaid.say(row)
     if worth.near is None:
         return
     near = zip(worth.near.similarities[row].tolist(), worth.near.rows[row].tolist(), strict=True)
