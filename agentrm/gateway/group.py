@@ -56,7 +56,7 @@ class Group:
         now = self._now()
         self.scheduler.set_backend(
             place.name, place.capacity or UNBOUNDED, now, prefill_tokens_per_s=place.prefill_rate,
-            slots=place.config.lanes,
+            slots=place.config.lanes, block_tokens=place.block,
         )  # fmt: skip
         if place.up != self.scheduler.backends[place.name].up:
             (self.scheduler.backend_up if place.up else self.scheduler.backend_down)(place.name, now)

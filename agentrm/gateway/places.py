@@ -62,6 +62,12 @@ class Place:
         """Tokens of its KV memory, as configured or as it says; None: unknown."""
         return self.config.kv_tokens or self.signals.capacity
 
+    @property
+    def block(self) -> int:
+        """Tokens of one block of that memory; 1 where it says nothing that fits."""
+        said = self.signals.block
+        return said if said is not None and said <= (self.capacity or 0) else 1
+
 
 class Places:
     """All engines. `changed(place)` is called whenever one comes up, goes down or says another capacity."""
@@ -85,7 +91,7 @@ class Places:
 
     async def look(self) -> None:
         """Asks all engines once how they are."""
-        before = {name: place.capacity for name, place in self.all.items()}
+        before = {name: (place.capacity, place.block) for name, place in self.all.items()}
         for name, signals in (await poll([p.backend for p in self.all.values()], self._limit_s)).items():
             place = self.all[name]
             if signals.healthy:
@@ -94,7 +100,7 @@ class Places:
                     place.up = True
                     place.backend.reset()
                     self._changed(place)
-                elif place.capacity != before[name]:
+                elif (place.capacity, place.block) != before[name]:
                     self._changed(place)
             else:
                 place.missed += 1

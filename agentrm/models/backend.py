@@ -48,6 +48,7 @@ class LocalBackend(Backend):
             waiting=sum(one.waiting for one in seen),
             kv_used=sum(one.used_blocks for one in seen) / blocks,
             capacity=sum(one.blocks * one.block_tokens for one in seen),
+            block=max(one.block_tokens for one in seen),
             hit_tokens=sum(one.cached_tokens for one in seen),
             preempted=sum(one.switches for one in seen),
             engines=len(seen),

@@ -73,7 +73,7 @@ class Ledger:
             ticket._output += more
             ticket._counted += more
             if ticket.program.status == "resident" and ticket.program.backend == backend.name:
-                backend.claim(ticket.program, private_tokens(ticket.program))
+                backend.claim(ticket.program, private_tokens(backend, ticket.program))
 
     def settled(self, ticket: Ticket, input_tokens: int, output_tokens: int, tool: str | None) -> None:
         """What a granted turn really used; `leave` follows."""
@@ -100,7 +100,8 @@ class Ledger:
         self.uncount(ticket)
         ticket.state, ticket.backend, ticket.granted_at, ticket._counted = "waiting", None, None, 0
         if program.status == "resident":
-            self.backends[program.backend or ""].claim(program, private_tokens(program))
+            home = self.backends[program.backend or ""]
+            home.claim(program, private_tokens(home, program))
         self.wait(ticket, now)
 
     def leave(self, ticket: Ticket, now: float) -> None:
@@ -126,7 +127,7 @@ class Ledger:
                 keep = self.settings.keep * backend.capacity / backend.prefill_rate
                 program._displace_at = now + idle.hold_for(keep)
         if program.status == "resident" and backend is not None:
-            backend.claim(program, private_tokens(program))
+            backend.claim(program, private_tokens(backend, program))
             if not program.running:
                 backend.may_yield(*yields(program))
             self.relieve(backend, now)
@@ -179,6 +180,15 @@ class Ledger:
                 self.queue.remove(ticket)
                 self.wait(ticket, now)
 
+    def resized(self, backend: BackendState, capacity: int, block: int, now: float) -> None:
+        """It holds so many tokens now, in blocks of so many: what counts there is counted anew."""
+        backend.capacity = capacity // block * block
+        if block != backend.block:
+            backend.cut(block)
+            for program in backend.residents.values():
+                backend.claim(program, private_tokens(backend, program))
+        self.relieve(backend, now)
+
     def relieve(self, backend: BackendState, now: float) -> None:
         """What counts has outgrown the capacity: pauses programs between turns until it fits, as far as there are
         any."""
@@ -199,7 +209,7 @@ class Ledger:
         ticket.granted_at, ticket._started = now, False
         if program.status != "resident":
             program.admitted_at = now
-        backend.claim(program, private_tokens(program))
+        backend.claim(program, private_tokens(backend, program))
         backend.running += 1
         program.running += 1
         backend.pausable.pop(program.id, None)

@@ -10,19 +10,25 @@ __all__ = ["BackendState"]
 
 
 class BackendState:
-    """One engine with a KV cache of `capacity` tokens.
+    """One engine with a KV cache of `capacity` tokens in blocks of `block` (1: it counts tokens singly).
 
-    `used` is what counts: the private tokens of the resident programs and each shared prefix once. What paused and
-    ended programs left behind is not counted: the engine may overwrite it, but until then it is still warm.
+    `used` is what counts: the private tokens of the resident programs and each shared prefix once, in whole blocks.
+    What paused and ended programs left behind is not counted: the engine may overwrite it, but until then it is still
+    warm.
+
+    A block is one sequence's, or shared where all that share it have it full. So a running turn takes every block that
+    it has begun, while between turns only full ones can be found again, and of a prefix only full ones are shared
+    ("PagedAttention", arXiv 2309.06180, section 4.4).
     """
 
     __slots__ = (
-        "backlog", "capacity", "displaceable_at", "dropped", "lowest", "name", "pausable", "prefill_rate", "prefixes",
-        "private", "residents", "running", "shared", "slots", "up",
+        "backlog", "block", "capacity", "displaceable_at", "dropped", "lowest", "name", "pausable", "prefill_rate",
+        "prefixes", "private", "residents", "running", "shared", "slots", "up",
     )  # fmt: skip
 
-    def __init__(self, name: str, capacity: int, prefill_rate: float, slots: int | None) -> None:
-        self.name, self.capacity, self.prefill_rate, self.slots = name, capacity, prefill_rate, slots
+    def __init__(self, name: str, capacity: int, prefill_rate: float, slots: int | None, block: int = 1) -> None:
+        self.name, self.block, self.prefill_rate, self.slots = name, block, prefill_rate, slots
+        self.capacity = self.full(capacity)
         self.up = True
         self.residents: dict[str, Program] = {}
         self.pausable: dict[str, Program] = {}
@@ -45,6 +51,24 @@ class BackendState:
     def used(self) -> int:
         return self.private + self.shared
 
+    def cut(self, block: int) -> None:
+        """Its blocks have another size; then each resident has to `claim` anew."""
+        self.block, self.shared, self.prefixes = block, 0, {}
+        for program in self.residents.values():
+            program._prefix_on = False
+
+    def full(self, tokens: int) -> int:
+        """Tokens of the blocks that so many tokens fill."""
+        return tokens // self.block * self.block
+
+    def begun(self, tokens: int) -> int:
+        """Tokens of the blocks that so many tokens need."""
+        return -(-tokens // self.block) * self.block
+
+    def shared_by(self, program: Program) -> int:
+        """Tokens of the blocks that the program's prefix fills, corrected as its prompts are."""
+        return 0 if program.prefix is None else self.full(round(program._ratio * program.prefix.tokens))
+
     def busy(self) -> int:
         """Private tokens of the programs of which a turn runs: what nobody can be asked to give up."""
         return self.private - sum(p._reserved for p in self.pausable.values())
@@ -60,16 +84,16 @@ class BackendState:
             if not program.running:
                 self.pausable[program.id] = program
             program.status, program.backend, program._reserved = "resident", self.name, 0
-        if program.prefix is not None and not program._prefix_on:
+        if program.prefix is not None:
             entry = self.prefixes.setdefault(program.prefix.key, [0, 0])
-            entry[1] += 1
-            self._widen(entry, program.prefix.tokens)
+            entry[1] += not program._prefix_on
             program._prefix_on = True
+            self._resize(entry, self.shared_by(program))
         self.private += private - program._reserved
         program._reserved = private
 
-    def _widen(self, entry: list[int], tokens: int) -> None:
-        if tokens > entry[0]:
+    def _resize(self, entry: list[int], tokens: int) -> None:
+        if tokens > entry[0] or entry[1] == 1:
             self.shared += tokens - entry[0]
             entry[0] = tokens
 
@@ -92,10 +116,9 @@ class BackendState:
     def need(self, program: Program, private: int) -> int:
         """Tokens by which `used` would grow if the program counted with `private` tokens here."""
         own = program._reserved if program.status == "resident" and program.backend == self.name else 0
-        prefix = program.prefix
         shared = 0
-        if prefix is not None and not (own and program._prefix_on):
-            shared = max(0, prefix.tokens - self.prefixes.get(prefix.key, (0, 0))[0])
+        if program.prefix is not None:
+            shared = max(0, self.shared_by(program) - self.prefixes.get(program.prefix.key, (0, 0))[0])
         return private - own + shared
 
     def frees(self, program: Program) -> int:
@@ -112,14 +135,14 @@ class BackendState:
         """
         here = program.backend == self.name
         if here and program.status == "resident":
-            return min(tokens, program.context_tokens)
+            return self.full(min(tokens, program.context_tokens))
         found = 0
         if program.prefix is not None and program.prefix.key in self.prefixes:
-            found = min(program.prefix.tokens, self.prefixes[program.prefix.key][0])
+            found = min(self.shared_by(program), self.prefixes[program.prefix.key][0])
         if here and program.status == "paused":
             room = self.capacity - self.used - (self.dropped - program._dropped_at)
             found = max(found, min(program.context_tokens, max(room, 0)))
-        return min(found, tokens)
+        return self.full(min(found, tokens))
 
     def __repr__(self) -> str:
         return f"<Backend {self.name} {'up' if self.up else 'down'} {self.used}/{self.capacity} running {self.running}>"

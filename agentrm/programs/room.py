@@ -20,13 +20,15 @@ def growth(program: Program, ticket: Ticket) -> int:
     return max(0, ticket.expected_tokens - program.context_tokens) + ticket._output
 
 
-def private_tokens(program: Program, ticket: Ticket | None = None) -> int:
-    """What the program counts by itself with its running turns, and with `ticket` if that is to run too."""
-    more = sum(t._counted for t in program._tickets if t.state == "granted")
+def private_tokens(backend: BackendState, program: Program, ticket: Ticket | None = None) -> int:
+    """What the program counts by itself there with its running turns, and with `ticket` if that is to run too: the
+    blocks that its context fills, and for each turn those beyond."""
+    more = [t._counted for t in program._tickets if t.state == "granted"]
     if ticket is not None:
-        more += growth(program, ticket)
-    shared = program.prefix.tokens if program.prefix is not None else 0
-    return max(0, program.context_tokens + more - shared)
+        more.append(growth(program, ticket))
+    context, shared = program.context_tokens, backend.shared_by(program)
+    kept = max(shared, backend.full(context))
+    return kept - shared + sum(max(0, backend.begun(context + one) - kept) for one in more)
 
 
 def lacks(backend: BackendState, ticket: Ticket, mark: float) -> int:
@@ -35,7 +37,7 @@ def lacks(backend: BackendState, ticket: Ticket, mark: float) -> int:
     program, limit = ticket.program, int(mark * backend.capacity)
     here = program.status == "resident" and program.backend == backend.name
     own = backend.frees(program) if here else 0
-    others, with_it = backend.used - own, own + backend.need(program, private_tokens(program, ticket))
+    others, with_it = backend.used - own, own + backend.need(program, private_tokens(backend, program, ticket))
     return others + (with_it if program.running else min(with_it, limit)) - limit
 
 

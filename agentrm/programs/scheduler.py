@@ -6,8 +6,9 @@ drive the same one. Here is what can be asked of it; `ledger.py` counts, `dispat
 Theory of operation
 -------------------
 1. A backend's cache is bounded. A program that is *resident* counts with its whole context, running or between turns; a
-   prefix that several share counts once. The sum stays within the capacity, so the engine has no reason to throw away
-   what will be used again: bounding the working set is where the gain is ("ThunderAgent", arXiv 2602.13692).
+   prefix that several share counts once; both in whole blocks where the cache consists of such. The sum stays within
+   the capacity, so the engine has no reason to throw away what will be used again: bounding the working set is where
+   the gain is ("ThunderAgent", arXiv 2602.13692).
 2. A turn of a resident program runs at once. Needs it more room, programs between two turns are *paused* for it: who
    has been paused least, of the lowest class, whose next turn is farthest away, who was held back least. A running turn
    is never interrupted. If all others run, the turn waits for one of them to end.
@@ -94,23 +95,27 @@ class ProgramScheduler:
         *,
         prefill_tokens_per_s: float = 8000.0,
         slots: int | None = None,
+        block_tokens: int = 1,
     ) -> None:
         """Adds a backend, or says anew what it holds (an engine that was restarted may have another capacity).
 
         `capacity_tokens`: its KV cache. `prefill_tokens_per_s`: how fast it computes prompts when it does nothing else.
-        `slots`: turns it can run at once, None: as many as fit. Raises ValueError for values that cannot be.
+        `slots`: turns it can run at once, None: as many as fit. `block_tokens`: its cache consists of blocks of so many
+        tokens, which belong to one program as a whole. Raises ValueError for values that cannot be.
         """
         if capacity_tokens < 1 or not prefill_tokens_per_s > 0 or (slots is not None and slots < 1):
             raise ValueError(
                 f"backend {name!r}: capacity_tokens={capacity_tokens}, prefill_tokens_per_s={prefill_tokens_per_s} and "
                 f"slots={slots} must be above 0"
             )
+        if not 1 <= block_tokens <= capacity_tokens:
+            raise ValueError(f"backend {name!r}: block_tokens={block_tokens} must be from 1 to capacity_tokens")
         backend = self.backends.get(name)
         if backend is None:
-            self.backends[name] = BackendState(name, capacity_tokens, prefill_tokens_per_s, slots)
+            self.backends[name] = BackendState(name, capacity_tokens, prefill_tokens_per_s, slots, block_tokens)
         else:
-            backend.capacity, backend.prefill_rate, backend.slots = capacity_tokens, prefill_tokens_per_s, slots
-            self._ledger.relieve(backend, now)
+            backend.prefill_rate, backend.slots = prefill_tokens_per_s, slots
+            self._ledger.resized(backend, capacity_tokens, block_tokens, now)
         self._serve(now)
 
     def backend_up(self, name: str, now: float) -> None:

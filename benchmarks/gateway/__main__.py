@@ -37,8 +37,8 @@ def main() -> int:
         if "departures" in arguments.only:
             result["departures"] = asyncio.run(departures.run(arguments.requests, arguments.seed))
         if "programs" in arguments.only:
-            shape = {"turns": arguments.turns, "sentences": arguments.sentences}
-            result["programs"] = asyncio.run(programs.llama(Path(folder), **shape))
+            shape = programs.Shape(arguments.turns, arguments.sentences)
+            result["programs"] = asyncio.run(programs.llama(Path(folder), shape))
     text = json.dumps(result, indent=1)
     print(text)
     if arguments.json:

@@ -72,10 +72,14 @@ def _departures(part: Part) -> list[str]:
 def _programs(part: Part) -> list[str]:
     alone, ours = part["alone"], part["gateway"]
     memory = f", {part['kv_tokens']:,} tokens of KV memory in blocks of {part['block']}" if "kv_tokens" in part else ""
+    sizes = ""
+    if "prompt_tokens" in alone:
+        least, most = alone["prompt_tokens"]
+        sizes = f"; prompts of {least:,} to {most:,} tokens, answers of {alone['answer_tokens']:g}"
     turns, again = part["turns_ratio"], part["recomputed_share"]
     return [
         f"{part['engine']}{memory}: alone, then behind the gateway. {part['programs']} programs of {part['turns']} "
-        "turns, a tool of 0.2 s between two.", "",
+        f"turns, a tool of 0.2 s between two{sizes}.", "",
         "| | alone | gateway | ratio | bar | |", "|---|---:|---:|---:|---|---|",
         f"| turns per minute | {alone['turns_per_min']} | {ours['turns_per_min']} | {turns:.2f} | at least 1.3 "
         f"| {_verdict(turns >= 1.3)} |",

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import statistics
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +28,30 @@ TOOL_S = 0.2
 LIMIT_S = 900.0
 
 
+@dataclass(frozen=True)
+class Shape:
+    """Of each program: its turns, the sentences of its system text, the tokens of an answer at most."""
+
+    turns: int
+    sentences: int
+    answer: int = 8
+
+
 async def program(
-    session: aiohttp.ClientSession, url: str, name: str, turns: int, sentences: int, model: str | None
-) -> tuple[int, int]:
-    """Runs one program; the turns that were answered, and the prompt tokens that were computed anew."""
+    session: aiohttp.ClientSession, url: str, name: str, shape: Shape, model: str | None
+) -> tuple[list[dict[str, int]], int]:
+    """Runs one program; the usage of each of its turns, and the prompt tokens that were computed anew."""
     words = itertools.count()
     history: list[dict[str, str]] = [
-        {"role": "system", "content": f"You are agent {name}. " + f"{name}: {SENTENCE}" * sentences}
+        {"role": "system", "content": f"You are agent {name}. " + f"{name}: {SENTENCE}" * shape.sentences}
     ]
     known = again = 0
-    for turn in range(turns):
+    used: list[dict[str, int]] = []
+    for turn in range(shape.turns):
         history.append({"role": "user", "content": f"Step {next(words)} of {name}. {SENTENCE * 2}"})
         body = {
-            "messages": history, "max_tokens": 8, "temperature": 0, "model": model or "m", "cache_prompt": True,
-            "stream": True, "stream_options": {"include_usage": True},
+            "messages": history, "max_tokens": shape.answer, "temperature": 0, "model": model or "m",
+            "cache_prompt": True, "stream": True, "stream_options": {"include_usage": True},
         }  # fmt: skip
         async with session.post(
             f"{url}/v1/chat/completions", json=body, headers={"X-AgentRM-Program": name}
@@ -49,9 +61,10 @@ async def program(
         new = usage["prompt_tokens"] - known if turn else usage["prompt_tokens"]
         again += max(0, usage["prompt_tokens"] - cached - new)
         known = usage["prompt_tokens"]
+        used.append({"prompt": known, "answer": usage["completion_tokens"]})
         history.append({"role": "assistant", "content": said or "."})
         await asyncio.sleep(TOOL_S)
-    return turns, again
+    return used, again
 
 
 def _read(text: str, status: int) -> tuple[str, dict[str, Any]]:
@@ -64,23 +77,26 @@ def _read(text: str, status: int) -> tuple[str, dict[str, Any]]:
 
 
 async def programs(
-    url: str, count: int, turns: int, sentences: int, model: str | None = None, release: bool = False
+    url: str, count: int, shape: Shape, model: str | None = None, release: bool = False
 ) -> dict[str, Any]:
     """All programs at once; turns per minute and tokens computed again."""
     begun = time.monotonic()
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=LIMIT_S)) as session:
 
-        async def one(number: int) -> tuple[int, int]:
-            done = await program(session, url, f"p{number}", turns, sentences, model)
+        async def one(number: int) -> tuple[list[dict[str, int]], int]:
+            done = await program(session, url, f"p{number}", shape, model)
             if release:
                 await session.post(f"{url}/programs/release", json={"program_id": f"p{number}"})
             return done
 
         found = await asyncio.gather(*(one(number) for number in range(count)))
     took = time.monotonic() - begun
+    prompts = [turn["prompt"] for used, _ in found for turn in used]
     return {
+        "prompt_tokens": [min(prompts), max(prompts)],
+        "answer_tokens": round(statistics.mean(turn["answer"] for used, _ in found for turn in used), 1),
         "seconds": round(took, 1),
-        "turns_per_min": round(60 * sum(turns for turns, _ in found) / took, 1),
+        "turns_per_min": round(60 * sum(len(used) for used, _ in found) / took, 1),
         "recomputed_tokens": sum(again for _, again in found),
     }
 
@@ -101,12 +117,12 @@ def compared(alone: dict[str, Any], ours: dict[str, Any]) -> dict[str, Any]:
     return {"alone": alone, "gateway": ours, **ratios}
 
 
-async def llama(folder: Path, *, count: int = 6, turns: int, sentences: int) -> dict[str, Any]:
+async def llama(folder: Path, shape: Shape, *, count: int = 6) -> dict[str, Any]:
     """llama-server with two slots and no cache in main memory, for six programs."""
     with LlamaServer(folder, slots=2, context=4096) as server:
-        alone = await programs(server.url, count, turns, sentences)
+        alone = await programs(server.url, count, shape)
     with LlamaServer(folder, slots=2, context=4096) as server:
         async with before(server.url, kind="llamacpp", lanes=2, swap_dir=str(folder)) as gateway:
-            ours = await programs(gateway.url, count, turns, sentences, release=True)
-    shape = {"programs": count, "turns": turns, "sentences": sentences}
-    return {"engine": "llama-server (xllamacpp), SmolLM2-135M, 2 slots", **shape, **compared(alone, ours)}
+            ours = await programs(gateway.url, count, shape, release=True)
+    engine = "llama-server (xllamacpp), SmolLM2-135M, 2 slots"
+    return {"engine": engine, "programs": count, **asdict(shape), **compared(alone, ours)}

@@ -6,7 +6,9 @@
 
 `--weights`: a folder to which the bundled model is written once as safetensors (transformers is needed for that here).
 The engine gets so few KV blocks that only some of the programs fit; its prefix cache is emptied before each of the two
-ways.
+ways. The programs are shaped as coding agents' traces are, which have about a hundred prompt tokens for each one of an
+answer. Blocks are of 128 tokens, which is vLLM's own choice for a CPU; it computes in float32 because processors
+without instructions for bfloat16 are several times slower at that. All this is the same for both ways.
 """
 
 from __future__ import annotations
@@ -22,11 +24,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gateway import page
-from benchmarks.gateway.programs import before, compared, programs
+from benchmarks.gateway.programs import Shape, before, compared, programs
 
 MODULE = "python -m benchmarks.gateway.vllm_cpu"
 
@@ -56,7 +59,7 @@ def engine(python: Path, folder: Path, port: int, blocks: int, block: int) -> It
     line += ["--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
     line += ["--max-model-len", str(min(2048, (blocks - 1) * block))]  # one block is kept back
     line += ["--block-size", str(block), "--num-gpu-blocks-override", str(blocks), "--max-num-seqs", "8"]
-    line += ["--enable-prompt-tokens-details"]
+    line += ["--enable-prompt-tokens-details", "--dtype", "float32"]
     environment = {
         **os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "VLLM_SERVER_DEV_MODE": "1",
@@ -88,9 +91,9 @@ def emptied(url: str) -> None:
         raise RuntimeError(f"the prefix cache was not emptied: {said!r}")
 
 
-async def _gateway(url: str, count: int, turns: int, sentences: int) -> dict[str, Any]:
+async def _gateway(url: str, count: int, shape: Shape) -> dict[str, Any]:
     async with before(url, kind="vllm") as gateway:
-        return await programs(gateway.url, count, turns, sentences, model="m", release=True)
+        return await programs(gateway.url, count, shape, model="m", release=True)
 
 
 def main() -> int:
@@ -98,32 +101,33 @@ def main() -> int:
     parser.add_argument("--python", type=Path, required=True, help="the interpreter of vLLM's environment")
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--port", type=int, default=8901)
-    parser.add_argument("--blocks", type=int, default=44)
-    parser.add_argument("--block-size", type=int, default=32, help="tokens; on a CPU a multiple of 32")
+    parser.add_argument("--blocks", type=int, default=33)
+    parser.add_argument("--block-size", type=int, default=128, help="tokens; on a CPU a multiple of 32")
     parser.add_argument("--programs", type=int, default=4)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--sentences", type=int, default=16, help="of each program's system text, about 25 tokens each")
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--sentences", type=int, default=60, help="of each program's system text, about 25 tokens each")
+    parser.add_argument("--answer", type=int, default=16, help="tokens of each")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--record", action="store_true", help="keep it in GATEWAY.json and results_gateway.md")
     arguments = parser.parse_args()
     weights(arguments.weights)
     memory = arguments.blocks, arguments.block_size
-    shape = (arguments.programs, arguments.turns, arguments.sentences)
+    count, shape = arguments.programs, Shape(arguments.turns, arguments.sentences, arguments.answer)
     with engine(arguments.python, arguments.weights, arguments.port, *memory) as url:
-        asyncio.run(programs(url, 1, 1, 1, model="m"))  # what an engine does at its first call is done
+        asyncio.run(programs(url, 1, Shape(1, 1), model="m"))  # what an engine does at its first call is done
         emptied(url)
-        alone = asyncio.run(programs(url, *shape, model="m"))
+        alone = asyncio.run(programs(url, count, shape, model="m"))
         emptied(url)
-        ours = asyncio.run(_gateway(url, *shape))
-    result = {"engine": "vllm-cpu, SmolLM2-135M bf16", "kv_tokens": memory[0] * memory[1], "block": memory[1]}
-    result |= {"programs": shape[0], "turns": shape[1], "sentences": shape[2]} | compared(alone, ours)
+        ours = asyncio.run(_gateway(url, count, shape))
+    result = {"engine": "vllm-cpu, SmolLM2-135M in float32", "kv_tokens": (memory[0] - 1) * memory[1]}
+    result |= {"block": memory[1], "programs": count} | asdict(shape) | compared(alone, ours)
     print(json.dumps(result, indent=1))
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
     if arguments.record:  # with what shapes the run, not with where things lie on this machine
-        shaped = f"--blocks {memory[0]} --block-size {memory[1]} --programs {shape[0]} --turns {shape[1]}"
-        line = f"{MODULE} --python PYTHON --weights FOLDER {shaped} --sentences {shape[2]}"
-        page.record({"vllm": result}, line)
+        shaped = f"--blocks {memory[0]} --block-size {memory[1]} --programs {count} --turns {shape.turns}"
+        shaped += f" --sentences {shape.sentences} --answer {shape.answer}"
+        page.record({"vllm": result}, f"{MODULE} --python PYTHON --weights FOLDER {shaped}")
     return 0
 
 

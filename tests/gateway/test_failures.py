@@ -172,13 +172,14 @@ async def test_a_capacity_that_changed_is_noticed() -> None:
     engine = Engine(pages={"/metrics": line % 100})
     async with gateway(engine, each={"kind": "vllm"}) as made:
         (group,) = made._desk.groups
-        assert group.scheduler.backends["a"].capacity == 1600
+        assert (group.scheduler.backends["a"].capacity, group.scheduler.backends["a"].block) == (1584, 16)
         engine.pages["/metrics"] = line % 10
         await made.look()
-        assert group.scheduler.backends["a"].capacity == 160
+        assert group.scheduler.backends["a"].capacity == 144
         engine.pages["/metrics"] = "nothing of ours"
         await made.look()
         assert group.scheduler.backends["a"].capacity > 10**12  # unknown bounds nothing, and is not zero
+        assert group.scheduler.backends["a"].block == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -35,13 +35,13 @@ class Engine:
 
 async def test_vllm_tells_everything_on_one_page() -> None:
     signals = await VLLM("a", Engine({"/metrics": engine_pages.VLLM})).signals()
-    assert signals == Signals(True, 3, 2, 0.25, 46592, 1280, 2682, 1, 1)
+    assert signals == Signals(True, 3, 2, 0.25, 46592 - 128, 1280, 2682, 1, 1, block=128)
 
 
 def test_engines_behind_one_address_are_added_up() -> None:
     signals = read(engine_pages.VLLM_TWO_ENGINES)
     assert (signals.running, signals.waiting, signals.engines) == (8, 4, 2)
-    assert signals.capacity == 16 * 1500
+    assert (signals.capacity, signals.block) == (16 * (1500 - 2), 16), "each keeps one block as a placeholder"
     assert signals.kv_used == pytest.approx(0.4)
     assert (signals.hit_tokens, signals.query_tokens) == (120, 400)
 
@@ -75,19 +75,21 @@ async def test_vllm_without_metrics_is_healthy_and_unknown() -> None:
 async def test_capacity_is_read_anew_each_time() -> None:
     pages: dict[str, str | int] = {"/metrics": engine_pages.VLLM}
     backend = VLLM("a", Engine(pages))
-    assert (await backend.signals()).capacity == 46592
+    assert (await backend.signals()).capacity == 46464
     pages["/metrics"] = engine_pages.VLLM.replace("46592", "1024")
-    assert (await backend.signals()).capacity == 1024
+    assert (await backend.signals()).capacity == 1024 - 128
 
 
 async def test_sglang_adds_up_its_ranks() -> None:
     signals = await SGLang("a", Engine({"/metrics": engine_pages.SGLANG})).signals()
     assert signals == Signals(True, 8, 2, 0.5, 873056, 1200, 4000, 3, 2)
+    paged = engine_pages.SGLANG + 'sglang:page_size{dp_rank="0"} 64.0\nsglang:page_size{dp_rank="1"} 64.0\n'
+    assert (await SGLang("a", Engine({"/metrics": paged})).signals()).block == 64
 
 
 async def test_sglang_without_metrics_still_says_its_capacity() -> None:
-    engine = Engine({"/health": "", "/server_info": json.dumps({"max_total_num_tokens": 5000})})
-    assert await SGLang("a", engine).signals() == Signals(healthy=True, capacity=5000)
+    engine = Engine({"/health": "", "/server_info": json.dumps({"max_total_num_tokens": 5000, "page_size": 64})})
+    assert await SGLang("a", engine).signals() == Signals(healthy=True, capacity=5000, block=64)
 
 
 async def test_priorities_run_the_way_the_engine_counts_them() -> None:

@@ -55,7 +55,8 @@ class Signals:
     """What an engine says of itself now. None: it does not say.
 
     `running`, `waiting`: requests. `kv_used`: share of the KV memory in use, 0 to 1. `capacity`: tokens that the KV
-    memory holds, of all engines behind the address together. `hit_tokens`, `query_tokens`: prompt tokens found in the
+    memory holds, of all engines behind the address together. `block`: tokens of one block of it, which belongs to one
+    sequence as a whole (the largest, where they differ). `hit_tokens`, `query_tokens`: prompt tokens found in the
     prefix cache and looked up in it, since the engine started. `preempted`: requests thrown back so far.
     `engines`: how many engines answer behind the address (data parallel).
     """
@@ -69,6 +70,7 @@ class Signals:
     query_tokens: int | None = None
     preempted: int | None = None
     engines: int | None = None
+    block: int | None = None
 
 
 def believable(said: Signals) -> Signals:
@@ -90,6 +92,7 @@ def believable(said: Signals) -> Signals:
         query_tokens=count(said.query_tokens),
         preempted=count(said.preempted),
         engines=count(said.engines, 1),
+        block=count(said.block, 1),
     )
 
 

@@ -6,6 +6,7 @@ Names as in SGLang 0.5.23, read from its source.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,17 +38,18 @@ class SGLang(Backend):
             if found.running is not None:
                 return found
         health = await self.transport.request("GET", "/health")
-        return Signals(healthy=health.status == 200, capacity=await self._stated_capacity())
+        capacity, block = await self._stated("max_total_num_tokens", "page_size")
+        return Signals(healthy=health.status == 200, capacity=capacity, block=block)
 
-    async def _stated_capacity(self) -> int | None:
+    async def _stated(self, *names: str) -> list[int | None]:
+        """The numbers above 0 that the engine states under these names."""
         reply = await self.transport.request("GET", "/server_info")
-        if reply.status != 200:
-            return None
         try:
-            stated = json.loads(reply.body).get("max_total_num_tokens")
-        except (ValueError, AttributeError, RecursionError):  # an answer of another shape says nothing
-            return None
-        return stated if isinstance(stated, int) and stated > 0 else None
+            stated = json.loads(reply.body) if reply.status == 200 else {}
+        except (ValueError, RecursionError):  # an answer of another shape says nothing
+            stated = {}
+        found = [stated.get(name) if isinstance(stated, dict) else None for name in names]
+        return [one if isinstance(one, int) and one > 0 else None for one in found]
 
     async def open(self, program: str, priority: int) -> Mapping[str, Any]:
         return {"priority": MOST_URGENT - priority} if self.settings.priority else {}
@@ -70,12 +72,14 @@ def read(text: str) -> Signals:
     metrics = Metrics(text)
     ranks = metrics.all("sglang:token_usage")
     capacity = metrics.total("sglang:max_total_num_tokens")
+    pages = [sample.value for sample in metrics.all("sglang:page_size")]
     return Signals(
         healthy=True,
         running=metrics.total("sglang:num_running_reqs"),
         waiting=metrics.total("sglang:num_queue_reqs"),
         kv_used=metrics.mean("sglang:token_usage"),
         capacity=capacity if capacity else None,  # 0 stands there until the engine has measured its memory
+        block=int(max(pages)) if pages and all(map(math.isfinite, pages)) else None,
         hit_tokens=metrics.total("sglang:cached_tokens_total"),
         query_tokens=metrics.total("sglang:prompt_tokens_total"),
         preempted=metrics.total("sglang:num_retracted_reqs"),

@@ -52,12 +52,14 @@ def read(text: str) -> Signals:
     """The signals on a page of vLLM's metrics."""
     metrics = Metrics(text)
     usage = metrics.all("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+    configs = metrics.all("vllm:cache_config_info")
     return Signals(
         healthy=True,
         running=metrics.total("vllm:num_requests_running"),
         waiting=metrics.total("vllm:num_requests_waiting"),
         kv_used=metrics.mean("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
-        capacity=_capacity(metrics.all("vllm:cache_config_info"), len(usage) or 1),
+        capacity=_capacity(configs, len(usage) or 1),
+        block=max((_whole(config.labels.get("block_size", "")) for config in configs), default=0) or None,
         hit_tokens=metrics.total("vllm:prefix_cache_hits"),
         query_tokens=metrics.total("vllm:prefix_cache_queries"),
         preempted=metrics.total("vllm:num_preemptions"),
@@ -66,7 +68,8 @@ def read(text: str) -> Signals:
 
 
 def _capacity(configs: list[Sample], engines: int) -> int | None:
-    """Tokens of all engines together; unknown as soon as one engine's share is."""
+    """Tokens of all engines together, without the one block that each keeps as a placeholder; unknown as soon as one
+    engine's share is."""
     if len(configs) != engines:
         return None
     total = 0
@@ -76,7 +79,7 @@ def _capacity(configs: list[Sample], engines: int) -> int | None:
         )
         if not (size or block * blocks):
             return None
-        total += size or block * blocks
+        total += max(0, (size or block * blocks) - block)
     return total
 
 
