@@ -32,6 +32,10 @@ class Timer:
         self.fn: Callable[[], object] | None = fn
         self._owner = owner
 
+    def pending_by(self, when_ns: int) -> bool:
+        """Whether it has yet to run, at `when_ns` or before."""
+        return self.fn is not None and self.when_ns <= when_ns
+
     def cancel(self) -> None:
         if self.fn is not None:
             self.fn = None

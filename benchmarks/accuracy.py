@@ -6,7 +6,8 @@ request could be admitted, callers overtaken by an equal one, and the processor 
 
 The calls of 200 callers take 50 ms, as a short model call does. Their rows with calls of no length have no bar for how
 late: a hundred fall due at one instant and each asks for its next call before the one behind it can wake, so they show
-what a call costs.
+what a call costs. Beside them stands how late a hundred bare locks and futures, released at one instant, wake whoever
+sleeps on them and does nothing else: the interpreter's own share.
 """
 
 from __future__ import annotations
@@ -145,6 +146,58 @@ def measure(shape: str, how: str, callers: int, call_s: float) -> Accuracy:
     )  # fmt: skip
 
 
+def floor_of_threads(rounds: int = 15) -> float:
+    """Median lateness in ms of `AMOUNT` threads, each asleep on a lock of its own, all released at one instant."""
+    late: list[int] = []
+    for _ in range(rounds):
+        locks = [threading.Lock() for _ in range(AMOUNT)]
+        woken: list[int] = []
+
+        def sleep(lock: threading.Lock, woken: list[int] = woken) -> None:
+            lock.acquire()
+            woken.append(monotonic_ns())
+            lock.acquire()  # as a caller that asks again
+
+        for lock in locks:
+            lock.acquire()
+        threads = [threading.Thread(target=sleep, args=(lock,)) for lock in locks]
+        for t in threads:
+            t.start()
+        time.sleep(0.05)
+        released = monotonic_ns()
+        for lock in locks:
+            lock.release()
+        time.sleep(0.05)
+        for lock in locks:
+            lock.release()
+        for t in threads:
+            t.join()
+        late += [at - released for at in woken]
+    return statistics.median(late) / 1e6
+
+
+async def floor_of_tasks(rounds: int = 15) -> float:
+    """The same of tasks, each on a future."""
+    late: list[int] = []
+    loop = asyncio.get_running_loop()
+    for _ in range(rounds):
+        futures = [loop.create_future() for _ in range(AMOUNT)]
+        woken: list[int] = []
+
+        async def sleep(future: asyncio.Future[None], woken: list[int] = woken) -> None:
+            await future
+            woken.append(monotonic_ns())
+
+        tasks = [asyncio.ensure_future(sleep(future)) for future in futures]
+        await asyncio.sleep(0.05)
+        released = monotonic_ns()
+        for future in futures:
+            future.set_result(None)
+        await asyncio.gather(*tasks)
+        late += [at - released for at in woken]
+    return statistics.median(late) / 1e6
+
+
 def large_request() -> tuple[float, float]:
     """(seconds that a request of 40 tokens waited among 20 callers of one token each at 50 a second, the bound)."""
     rm = ResourceManager(pools={"default": {"lanes": 100, "limits": [{"tokens": 50, "per": 1, "burst": 50}]}})
@@ -183,11 +236,14 @@ def main() -> None:
             f"{'met' if a.good else 'MISSED'}",
             flush=True,
         )
+    bare = {"async": asyncio.run(floor_of_tasks()), "sync": floor_of_threads()}
+    print(f"{AMOUNT} bare sleepers released at once: late p50 {bare['async']:.3f} ms async, {bare['sync']:.3f} ms sync")
     waited, bound = large_request()
     print(f"a large request among small ones waited {waited:.2f} s; bound {bound:.2f} s")
     doc = {
         "amount": AMOUNT, "window_s": WINDOW_S, "call_s": CALL_S,
         "bars": BARS, "results": [asdict(a) | {"good": a.good} for a in rows],
+        "bare_late_p50_ms": bare,
         "large_request": {"waited_s": waited, "bound_s": bound},
     }  # fmt: skip
     (Path(__file__).parent / "ACCURACY.json").write_text(json.dumps(doc, indent=1) + "\n")

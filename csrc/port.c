@@ -98,3 +98,11 @@ int64_t arm_port_due(arm_port *p) {
     p->due = -1;
     return due;
 }
+
+int64_t arm_port_strain(arm_port *p, int64_t pool) {
+    arm_pool_info info;
+    int rc = arm_pool_at(p->ctx, (int32_t)pool, &info);
+    if (rc < 0) return rc;
+    int64_t kept = info.dead > info.zombies ? (int64_t)info.dead - info.zombies : 0;
+    return (info.waiting ? ARM_WAITED : 0) | (info.used ? 0 : ARM_IDLE) | (info.used + kept >= info.lanes ? ARM_TAKEN : 0);
+}

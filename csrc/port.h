@@ -36,5 +36,9 @@ typedef struct arm_tap {
 int64_t arm_tap_try(arm_tap *tap);
 int64_t arm_port_take(arm_port *port); /* next granted handle, 0: none */
 int64_t arm_port_due(arm_port *port);  /* earliest due time since the last such call, -1: none */
+/* Who waits in a pool and for what, as bits: ARM_WAITED somebody does, ARM_IDLE no lane is in use, ARM_TAKEN none is to be
+ * had (zombies beyond the tolerated ones keep theirs). */
+enum { ARM_WAITED = 1, ARM_IDLE = 2, ARM_TAKEN = 4 };
+int64_t arm_port_strain(arm_port *port, int64_t pool);
 /* end of cdef */
 #endif

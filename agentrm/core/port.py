@@ -14,7 +14,7 @@ __all__ = ["Port", "Tap"]
 
 _PORT = (
     "submit", "submit_keyed", "settle", "cancel", "reap", "advance", "heartbeat", "try_acquire", "enter", "leave",
-    "take", "due",
+    "take", "due", "strain",
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ class Port:
         self.leave: Callable[[int, int], int] = MethodType(lib.arm_port_leave, port)
         self.take: Callable[[], int] = MethodType(lib.arm_port_take, port)
         self.due: Callable[[], int] = MethodType(lib.arm_port_due, port)
+        self.strain: Callable[[int], int] = MethodType(lib.arm_port_strain, port)
         self._taps: weakref.WeakSet[Tap] = weakref.WeakSet()
         kernel._ports.add(self)
 

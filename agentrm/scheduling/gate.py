@@ -20,7 +20,7 @@ from agentrm.scheduling.circles import refuse_circle
 from agentrm.scheduling.lease import DONE, ENDED, FAILED, NEW, REFUND, RUNNING, WAITING, Lease
 from agentrm.scheduling.loops import Loops
 from agentrm.scheduling.ordering import ordering
-from agentrm.scheduling.pool import LONGEST_S
+from agentrm.scheduling.pool import LONGEST_S, WAITED
 from agentrm.scheduling.pressure import PressureGauge
 from agentrm.scheduling.reaper import Sweeper
 from agentrm.scheduling.waiters import Batch, CallbackWaiter, Waiter
@@ -121,7 +121,7 @@ class Gate:
             if not self.sweeper.active:
                 self.sweeper.start()
             state.granted += 1
-            if state.pressed:
+            if state.strain & WAITED:
                 self.pressure.touch(state)
             if self.waiters:
                 self.deliver()
@@ -148,7 +148,7 @@ class Gate:
         handle = lease.handle
         pool = lease.route.pool
         pool.queued += 1
-        if not pool.pressed:
+        if not pool.strain & WAITED:
             self.pressure.touch(pool)
         self.queued[handle] = lease
         if self.waiters.setdefault(handle, waiter) is _GRANTED:
@@ -206,7 +206,7 @@ class Gate:
         if not self.sweeper.active:
             self.sweeper.start()
         state.granted += 1
-        if state.pressed:
+        if state.strain & WAITED:
             self.pressure.touch(state)
         state.waited_s += (now - lease.submitted_ns) / 1e9
 
@@ -262,7 +262,7 @@ class Gate:
             lease.route.pool.refunded += 1
         elif rc >= 0:
             lease.route.pool.cancelled += 1
-        if lease.route.pool.pressed:
+        if lease.route.pool.strain & WAITED:
             self.pressure.touch(lease.route.pool)
 
     def _expire(self, lease: Lease, wait_max: float) -> None:
@@ -280,7 +280,7 @@ class Gate:
             if lease._timer is not None:
                 lease._timer.cancel()
             lease.route.pool.cancelled += 1
-            if lease.route.pool.pressed:
+            if lease.route.pool.strain & WAITED:
                 self.pressure.touch(lease.route.pool)
             self.queued.pop(lease.handle, None)
             waiter = self.waiters.pop(lease.handle, None)
@@ -343,7 +343,7 @@ class Gate:
         if rc > 0 or self.waiters:
             self.deliver()
             self.arm()
-        if pool.pressed and (rc <= 0 or pool.config.account is not None):  # else the next one tells
+        if pool.strain & WAITED and (rc <= 0 or pool.config.account is not None):  # else the next one tells
             self.pressure.touch(pool)
         if self.subscriptions:
             self.publish()
@@ -378,9 +378,12 @@ class Gate:
 
     def arm_at(self, due: int) -> None:
         """Looks again at `due` (nanoseconds) at the latest."""
+        timer = self._timer
+        if timer is not None and timer.pending_by(due):
+            return
         with self._timer_lock:
             if self._timer is not None:
-                if self._timer.fn is not None and self._timer.when_ns <= due:
+                if self._timer.pending_by(due):
                     return
                 self._timer.cancel()
             self._timer = self.clock.call_at(due, self.tick)

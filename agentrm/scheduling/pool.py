@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agentrm.core._agentrm_core import lib
 from agentrm.scheduling.progress import LONGEST_NS, Progress
 
 if TYPE_CHECKING:
     from agentrm.config import Pool as PoolConfig
     from agentrm.config import Reaper
 
-__all__ = ["PoolState", "Share"]
+__all__ = ["IDLE", "TAKEN", "WAITED", "PoolState", "Share"]
+
+WAITED, IDLE, TAKEN = lib.ARM_WAITED, lib.ARM_IDLE, lib.ARM_TAKEN
 
 FIRST_TOKENS = 1000
 """Reserved for a call of unknown size before any was seen."""
@@ -50,8 +53,8 @@ class PoolState:
 
     __slots__ = (
         "_idle_us", "_most_tokens", "_progress", "_run_us", "cancelled", "config", "failed", "granted", "index",
-        "lanes", "learns", "limits", "mean_tokens", "name", "pressed", "queued", "reaped", "recover",
-        "refunded", "retry_attempts", "settled", "shares", "waited_s",
+        "lanes", "learns", "limits", "mean_tokens", "name", "queued", "reaped", "recover",
+        "refunded", "retry_attempts", "settled", "shares", "strain", "waited_s",
     )  # fmt: skip
 
     def __init__(
@@ -66,8 +69,8 @@ class PoolState:
         """`limits`: their numbers in the kernel. `most_tokens`: what all token limits can give at once, if any."""
         self.name, self.index, self.config, self.limits = name, index, config, limits
         self.lanes = config.lanes
-        self.pressed = False
-        """Whether somebody waits, as far as the pressure knows."""
+        self.strain = IDLE
+        """Who waits and for what, as far as the pressure knows; see csrc/port.h."""
         self.retry_attempts = config.retry.attempts
         self.recover = reaper.recover
         self._run_us = _us(reaper.run_s)

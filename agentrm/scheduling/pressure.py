@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agentrm.limits.serial import Serial
+from agentrm.scheduling.pool import IDLE, TAKEN, WAITED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,29 +138,26 @@ class PressureGauge:
         self._whole = {name: _Pair(now) for name in RESOURCES}
         self._pools: dict[PoolState, tuple[_Pair, _Pair]] = {}
         self._contexts: dict[str, bool] = {}
-        self._seen: dict[PoolState, tuple[bool, bool, bool]] = {}
-        self._info: Any = None
 
     def touch(self, pool: PoolState) -> None:
-        """Something changed in a pool where somebody waits, or waited until now. Never waits."""
-        self._serial.post(lambda: self._look(pool))
+        """Something may have changed in a pool where somebody waits, or waited until now. Never waits."""
+        if self._rm.gate.port.strain(pool.index) != pool.strain:  # whoever changes it later looks after that
+            self._serial.post(lambda: self._look(pool))
 
     def _look(self, pool: PoolState) -> None:
-        info = self._info = self._rm.kernel.pool_info(pool.index, self._info)
-        waits, used = info.waiting > 0, info.used
-        idle, taken = used == 0, used + max(0, info.dead - info.zombies) >= info.lanes  # zombies too many keep lanes
-        pool.pressed = waits
-        if self._seen.get(pool) == (waits, idle, taken):
+        strain = self._rm.gate.port.strain(pool.index)
+        if strain == pool.strain:
             return
-        self._seen[pool] = waits, idle, taken
+        pool.strain = strain
+        waits, idle, taken = strain & WAITED, strain & IDLE, strain & TAKEN
         now = self._rm.clock.now_ns()
         pairs = self._pools.get(pool)
         if pairs is None:
             if not waits:
                 return
             pairs = self._pools[pool] = (_Pair(now), _Pair(now))
-        for number, (name, on) in enumerate((("lanes", waits and taken), ("rate", waits and not taken))):
-            if pairs[number].set(on, on and idle, now):
+        for number, (name, on) in enumerate((("lanes", bool(waits and taken)), ("rate", bool(waits and not taken)))):
+            if pairs[number].set(on, bool(on and idle), now):
                 all_ = [both[number] for both in self._pools.values()]
                 self._whole[name].set(any(p.some.on for p in all_), any(p.full.on for p in all_), now)
 

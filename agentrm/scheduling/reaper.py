@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from agentrm.core._agentrm_core import lib
 from agentrm.errors import IdleTimeout, LeaseError, RunTimeout
 from agentrm.scheduling.lease import ENDED, FAILED, REAPED, REFUND, RUNNING, Lease
+from agentrm.scheduling.pool import WAITED
 from agentrm.scheduling.waiters import Batch
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Sweeper:
             if after == REAPED:
                 gate.zombies.haunt(lease)
         lease.route.pool.reaped += 1
-        if lease.route.pool.pressed:
+        if lease.route.pool.strain & WAITED:
             gate.pressure.touch(lease.route.pool)
         if after == ENDED:
             if lease.granted_ns:

@@ -6,6 +6,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from agentrm.scheduling.lease import REAPED, RUNNING, Lease
+from agentrm.scheduling.pool import WAITED
 
 if TYPE_CHECKING:
     from agentrm.scheduling.gate import Gate
@@ -37,7 +38,7 @@ class Zombies:
         if lease.state == RUNNING and gate.port.reap(lease.handle, gate.clock.now_ns()) >= 0:
             lease.state = REAPED
             self.haunt(lease)
-            if lease.route.pool.pressed:
+            if lease.route.pool.strain & WAITED:
                 gate.pressure.touch(lease.route.pool)
             gate.deliver()
             gate.arm()
