@@ -140,11 +140,18 @@ class Dispatcher:
         """Pauses as many as are needed, and nobody if they don't suffice."""
         if missing <= 0:
             return True
+        hurried = ticket._kind == TURN and ticket.program.status == "resident"
+        if not hurried and backend.in_vain(missing, now):
+            return False
         candidates = victims(backend, ticket, now, self._settings)
+        if candidates is None:
+            return False
         chosen = enough(backend, missing, candidates)
         alone = len(candidates) == len(backend.residents) - (ticket.program.id in backend.residents)
         if chosen is None and alone and not ticket.program.running:
             chosen = candidates  # when all others make way it fits, however large
+        if chosen is None and not hurried:
+            backend.looked_in_vain(missing, now)
         for program in chosen or ():
             self._ledger.pause(program, backend, now)
         return chosen is not None

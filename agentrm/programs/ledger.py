@@ -138,7 +138,7 @@ class Ledger:
         program = ticket.program
         program.running -= 1
         if not program.running and program.status == "resident":
-            self.backends[program.backend or ""].pausable[program.id] = program
+            self.backends[program.backend or ""].rests(program)
         if backend is not None:
             backend.running -= 1
             if not ticket._started:
@@ -212,7 +212,7 @@ class Ledger:
         backend.claim(program, private_tokens(backend, program))
         backend.running += 1
         program.running += 1
-        backend.pausable.pop(program.id, None)
+        backend.begins(program)
         for other in program._tickets:
             if other.state == "waiting" and other._kind != TURN:
                 self.queue.remove(other)

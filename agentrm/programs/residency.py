@@ -8,6 +8,8 @@ from agentrm.programs.program import Program
 
 __all__ = ["BackendState"]
 
+_LOOK_S = 1e-4  # of each program that is looked at for room
+
 
 class BackendState:
     """One engine with a KV cache of `capacity` tokens in blocks of `block` (1: it counts tokens singly).
@@ -23,7 +25,7 @@ class BackendState:
 
     __slots__ = (
         "backlog", "block", "capacity", "displaceable_at", "dropped", "lowest", "name", "pausable", "prefill_rate",
-        "prefixes", "private", "residents", "running", "shared", "slots", "up",
+        "prefixes", "private", "residents", "resting", "running", "shared", "slots", "up", "vain_since", "vain_tokens",
     )  # fmt: skip
 
     def __init__(self, name: str, capacity: int, prefill_rate: float, slots: int | None, block: int = 1) -> None:
@@ -33,9 +35,13 @@ class BackendState:
         self.residents: dict[str, Program] = {}
         self.pausable: dict[str, Program] = {}
         """The residents of which no turn runs."""
+        self.resting = 0
+        """Their private tokens."""
         self.displaceable_at, self.lowest = math.inf, 0
         """No pausable one makes room for anybody before this moment, and none is of a lower class (a larger rank): so
         that whoever finds nobody to displace does not look at all of them again."""
+        self.vain_since, self.vain_tokens = -math.inf, math.inf
+        """Since when, and for how few missing tokens, all of them were looked at and did not free enough."""
         self.private = 0
         self.shared = 0
         self.prefixes: dict[str, list[int]] = {}
@@ -71,11 +77,33 @@ class BackendState:
 
     def busy(self) -> int:
         """Private tokens of the programs of which a turn runs: what nobody can be asked to give up."""
-        return self.private - sum(p._reserved for p in self.pausable.values())
+        return self.private - self.resting
+
+    def begins(self, program: Program) -> None:
+        """A turn of the resident program runs from now on."""
+        if self.pausable.pop(program.id, None) is not None:
+            self.resting -= program._reserved
+
+    def rests(self, program: Program) -> None:
+        """No turn of the resident program runs any more."""
+        self.pausable[program.id] = program
+        self.resting += program._reserved
 
     def may_yield(self, at: float, rank: int) -> None:
         """One more pausable program makes room, for anybody from that moment on, for higher classes at once."""
         self.displaceable_at, self.lowest = min(self.displaceable_at, at), max(self.lowest, rank)
+
+    def in_vain(self, missing: int, now: float) -> bool:
+        """Whether it was found just now that the pausable ones do not free so much. The more there are to look at, the
+        longer that is believed, so that looking costs the same share of the time however many there are."""
+        return missing >= self.vain_tokens and now - self.vain_since < _LOOK_S * len(self.pausable)
+
+    def looked_in_vain(self, missing: int, now: float) -> None:
+        """All pausable ones were looked at, and do not free so much for whoever asks."""
+        if now - self.vain_since >= _LOOK_S * len(self.pausable):
+            self.vain_since, self.vain_tokens = now, missing
+        else:
+            self.vain_tokens = min(self.vain_tokens, missing)
 
     def claim(self, program: Program, private: int) -> None:
         """The program counts with `private` tokens here from now on; makes it resident if it was not."""
@@ -90,6 +118,8 @@ class BackendState:
             program._prefix_on = True
             self._resize(entry, self.shared_by(program))
         self.private += private - program._reserved
+        if program.id in self.pausable:
+            self.resting += private - program._reserved
         program._reserved = private
 
     def _resize(self, entry: list[int], tokens: int) -> None:
@@ -100,7 +130,7 @@ class BackendState:
     def drop(self, program: Program) -> None:
         """It counts here no longer."""
         del self.residents[program.id]
-        self.pausable.pop(program.id, None)
+        self.begins(program)
         self.private -= program._reserved
         self.dropped += program._reserved
         program._dropped_at = self.dropped

@@ -41,8 +41,8 @@ def lacks(backend: BackendState, ticket: Ticket, mark: float) -> int:
     return others + (with_it if program.running else min(with_it, limit)) - limit
 
 
-def victims(backend: BackendState, ticket: Ticket, now: float, settings: ProgramSettings) -> list[Program]:
-    """Whom the turn may displace, the first to go first.
+def victims(backend: BackendState, ticket: Ticket, now: float, settings: ProgramSettings) -> list[Program] | None:
+    """Whom the turn may displace, the first to go first; None: nobody, which was plain without a look at each.
 
     The next turn of a resident program: every one that is between turns, and those that wait behind it for room to
     grow. Paused programs and newcomers: those whose next turn is not worth waiting for, those of a lower class, those
@@ -55,7 +55,7 @@ def victims(backend: BackendState, ticket: Ticket, now: float, settings: Program
     place = (rank, ticket.seq if turn or late else math.inf)
     fair = ticket.program.held_share(now, settings.credit_s) - settings.unfair
     if not (turn or late or fair > 0 or now >= backend.displaceable_at or backend.lowest > rank):
-        return []
+        return None
     backend.displaceable_at, backend.lowest = math.inf, 0
     for program in backend.pausable.values():
         backend.may_yield(*yields(program))

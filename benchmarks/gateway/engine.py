@@ -1,12 +1,13 @@
 """An engine that streams at a fixed pace and does nothing else, so that the machine is left to what is measured.
 
-    python -m benchmarks.gateway.engine CHUNKS GAP_S FIRST_S
+    python -m benchmarks.gateway.engine CHUNKS GAP_S FIRST_S [CERT KEY]
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import sys
 from typing import cast
 
@@ -63,14 +64,20 @@ class Engine(asyncio.Protocol):
             self._transport.write(self._end)
 
 
-async def serve(chunks: int, gap_s: float, first_s: float) -> None:
+async def serve(chunks: int, gap_s: float, first_s: float, tls: list[str]) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Engine(chunks, gap_s, first_s), "127.0.0.1", 0, backlog=2048)
-    print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    secured = None
+    if tls:
+        secured = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        secured.load_cert_chain(*tls)
+    server = await loop.create_server(
+        lambda: Engine(chunks, gap_s, first_s), "127.0.0.1", 0, backlog=2048, ssl=secured
+    )
+    print(f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await loop.run_in_executor(None, sys.stdin.read)  # ends with whoever started it
 
 
 if __name__ == "__main__":
     import uvloop
 
-    uvloop.run(serve(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))
+    uvloop.run(serve(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))

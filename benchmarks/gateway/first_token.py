@@ -47,12 +47,12 @@ def times(url: str, seconds: float, *more: str) -> list[float]:
 
 
 def measure(rounds: int, seconds: float, folder: Path) -> dict[str, Any]:
-    """Direct, through the gateway, and through it with TLS and a key, in turn; p50 and p99 of each round in ms."""
+    """Direct, through the gateway, and both with TLS (the gateway with a key besides), in turn; p50 and p99 of each
+    round in ms. What the gateway with TLS adds is told against both: over TLS the client's own part is in both."""
     cert, key = certificate(folder)
     result: dict[str, Any] = {"streams": STREAMS, "chunks_per_s": 1 / GAP_S, "bar_ms": BAR_S * 1e3}
-    with running("benchmarks.gateway.engine", str(CHUNKS), str(GAP_S), str(FIRST_S)) as one, running(
-        "benchmarks.gateway.engine", str(CHUNKS), str(GAP_S), str(FIRST_S)
-    ) as two:
+    engine = ("benchmarks.gateway.engine", str(CHUNKS), str(GAP_S), str(FIRST_S))
+    with running(*engine) as one, running(*engine) as two, running(*engine, str(cert), str(key)) as secure:
         backends = {"a": {"url": one, "lanes": 1000}, "b": {"url": two, "lanes": 1000}}
         secured = {"tls": {"cert": str(cert), "key": str(key)}, "keys": {"k": {"env": "BENCHMARK_KEY"}}}
         for name, more in (("plain", {}), ("secured", secured)):
@@ -61,7 +61,10 @@ def measure(rounds: int, seconds: float, folder: Path) -> dict[str, Any]:
         with running("agentrm", "serve", "--config", str(folder / "plain.yaml")) as plain, running(
             "agentrm", "serve", "--config", str(folder / "secured.yaml"), BENCHMARK_KEY=KEY
         ) as safe:
-            ways = {"direct": (one,), "gateway": (plain,), "tls_and_key": (safe, KEY, str(cert))}
+            ways = {
+                "direct": (one,), "direct_tls": (secure, "", str(cert)), "gateway": (plain,),
+                "tls_and_key": (safe, KEY, str(cert)),
+            }  # fmt: skip
             taken: dict[str, list[list[float]]] = {name: [] for name in ways}
             for _ in range(rounds):
                 for name, (url, *more) in ways.items():
@@ -72,9 +75,10 @@ def measure(rounds: int, seconds: float, folder: Path) -> dict[str, Any]:
             "p50_ms": [round(statistics.median(one) * 1e3, 3) for one in of_rounds],
             "p99_ms": [round(one[len(one) * 99 // 100] * 1e3, 3) for one in of_rounds],
         }
-    for name in ("gateway", "tls_and_key"):
-        added = [a - b for a, b in zip(result[name]["p50_ms"], result["direct"]["p50_ms"], strict=True)]
-        result[name]["added_p50_ms"] = round(statistics.median(added), 3)
-        result[name]["added_p50_ms_of_rounds"] = [round(one, 3) for one in added]
-        result[name]["met"] = statistics.median(added) <= BAR_S * 1e3
+    for name, against in (("gateway", "direct"), ("tls_and_key", "direct"), ("tls_and_key", "direct_tls")):
+        added = [a - b for a, b in zip(result[name]["p50_ms"], result[against]["p50_ms"], strict=True)]
+        result[name].setdefault("added", {})[against] = {
+            "p50_ms": round(statistics.median(added), 3), "p50_ms_of_rounds": [round(one, 3) for one in added],
+            "met": statistics.median(added) <= BAR_S * 1e3,
+        }  # fmt: skip
     return result

@@ -50,11 +50,18 @@ def _first_token(part: Part) -> list[str]:
         "rounds, with the lowest and the highest.", "",
         "| | p50 | p99 | added to p50 | |", "|---|---:|---:|---:|---|",
     ]  # fmt: skip
-    for name, title in (("direct", "direct"), ("gateway", "gateway"), ("tls_and_key", "gateway with TLS and a key")):
+    titles = {
+        "direct": "direct", "direct_tls": "direct with TLS", "gateway": "gateway",
+        "tls_and_key": "gateway with TLS and a key",
+    }  # fmt: skip
+    for name, title in titles.items():
         one = part[name]
         row = f"| {title} | {_spread(one['p50_ms'])} | {_spread(one['p99_ms'])} |"
-        added = one.get("added_p50_ms_of_rounds")
-        lines.append(f"{row} {_spread(added)} | {_verdict(one['met'])} |" if added else f"{row} | |")
+        added = [
+            f"{row} {_spread(more['p50_ms_of_rounds'])} over {titles[against]} | {_verdict(more['met'])} |"
+            for against, more in one.get("added", {}).items()
+        ]
+        lines += added or [f"{row} | |"]
     return lines
 
 

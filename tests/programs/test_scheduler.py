@@ -32,6 +32,8 @@ def turn(s: ProgramScheduler, name: str, tokens: int, now: float, output: int = 
 def counts_are_exact(s: ProgramScheduler) -> None:
     for backend in s.backends.values():
         assert backend.private == sum(p._reserved for p in backend.residents.values())
+        assert set(backend.pausable) == {p.id for p in backend.residents.values() if not p.running}
+        assert backend.resting == sum(p._reserved for p in backend.pausable.values())
         assert backend.shared == sum(tokens for tokens, _ in backend.prefixes.values())
         assert all(p.status == "resident" and p.backend == backend.name for p in backend.residents.values())
         yielding = [yields(p) for p in backend.residents.values() if not p.running]
@@ -266,6 +268,38 @@ def test_a_turn_takes_no_more_steps_however_many_programs_are_known(each: int) -
             s.next_due(now)
         finally:
             sys.setprofile(None)
+        return count
+
+    assert steps(4_000) <= 1.2 * steps(500)
+
+
+def test_a_turn_that_waits_for_more_than_others_can_give_does_not_make_theirs_dearer() -> None:
+    """It has waited for longer than its patience, so that all that are between turns would make room for it."""
+
+    def steps(known: int) -> int:
+        s = scheduler(100 * known, patience_s=900.0, idle_ttl_s=1e6, unfair=1e6, keep=1e9)
+        running = s.request("running", 50 * known, 0.0, max_output_tokens=0)
+        for i in range(known // 2 - 10):
+            turn(s, f"p{i}", 100, float(i) / 1e3)
+        now = known / 1e3
+        waiting = s.request("large", 80 * known, now, max_output_tokens=0)
+        now += 2_000
+        turn(s, "p1", 100, now)
+        count = 0
+
+        def called(frame: object, event: str, arg: Any) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(called)
+        try:
+            turn(s, "p2", 100, now + 1e-3)
+        finally:
+            sys.setprofile(None)
+        assert (running.state, waiting.state) == ("granted", "waiting")
+        s.end("running", now + 1.0)
+        s.tick(now + 2.0)
+        assert waiting.state == "granted", "when the one that runs has ended, the others make way"
         return count
 
     assert steps(4_000) <= 1.2 * steps(500)
