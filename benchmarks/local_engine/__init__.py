@@ -8,9 +8,9 @@ written from the files of earlier runs. A row that must hold and does not says s
     turn-kv-kept           time to the first token of a turn of 64 new tokens, the KV kept (and: swapped to disk and
                            back, saving included), against computing the whole prompt again
     preempted-greedy       answers that differ between programs run together, with slices, too little memory, swapping
-                           and snapshots (half of them with KV, half text alone), and each alone: 64 programs on the
-                           small random model, 24 on the other one. Below float32 they run one at a time, because
-                           only that is promised
+                           and snapshots (half of them with KV, half text alone), persons who come at every third
+                           step, and each alone: 64 and 250 programs on the small random model, 24 on the other one.
+                           Below float32 they run one at a time, because only that is promised
     batch-8                time of a token while 8 programs write, against one at a time; equal and different lengths;
                            against transformers' own batched generate
     contention-16-agents   16 agents, one of them a person: throughput, and the person's 95th percentile, against each

@@ -48,12 +48,13 @@ def steps(times: Sequence[float]) -> list[float]:
 
 def step_times(bench: Bench, engine: LocalEngine, prompts: Sequence[Sequence[int]], count: int) -> list[float]:
     """Seconds of each step in which all of the prompts get a token: from one forward of the engine to the next, all
-    between them included. The prompts are computed before; programs keep them."""
+    between them included. All but the end of the prompts is computed before, in a first turn of each program."""
     loop = engine._loops[0]
-    texts = [bench.engine.tokenizer.decode(prompt) for prompt in prompts]
+    decode = bench.engine.tokenizer.decode
+    texts = [decode(prompt) for prompt in prompts]
     programs = [engine.program() for _ in texts]
-    for text, program in zip(texts, programs, strict=True):
-        text_of(engine.generate(text, max_new_tokens=1, program=program))
+    for prompt, program in zip(prompts, programs, strict=True):
+        text_of(engine.generate(decode(prompt[:-8]), max_new_tokens=1, program=program))
     starts: list[tuple[float, int]] = []
     run = loop.forward.run
 

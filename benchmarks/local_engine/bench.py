@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrm.models import Generation, LocalEngine
+from agentrm.models.loading import load_model
 
 TEXT = (Path(__file__).parents[2] / "LICENSE").read_text() * 8
 Row = dict[str, Any]
@@ -33,9 +34,9 @@ class Bench:
     @property
     def peer(self) -> Any:
         if self._peer is None:
-            weights: Any = LocalEngine.load(self.model, device=self.device, dtype=self.dtype)._loaded.weights
-            weights.set_attn_implementation("sdpa")
-            self._peer = weights
+            own = self.engine._loaded
+            self._peer = load_model(self.model, own.device, own.dtype).weights
+            self._peer.set_attn_implementation("sdpa")
         return self._peer
 
     def prompt(self, length: int) -> str:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import agentrm
 from agentrm.models import Generation, LocalEngine
 from benchmarks.local_engine.bench import Bench, Row, checked, text_of
 
 
 def preempted_greedy(bench: Bench) -> list[Row]:
     small = Bench("tiny-random", bench.device, bench.engine.dtype, bench.quick)
-    return [one_model(small, 16 if bench.quick else 64, 16), one_model(bench, 6 if bench.quick else 24, 12)]
+    if bench.quick:
+        return [one_model(small, 16, 16), one_model(bench, 6, 12)]
+    return [one_model(small, 64, 16), one_model(small, 250, 16), one_model(bench, 24, 12)]
 
 
 def one_model(bench: Bench, programs: int, count: int) -> Row:
@@ -20,40 +26,81 @@ def one_model(bench: Bench, programs: int, count: int) -> Row:
         block = engine.statistics()[0].block_bytes
     lanes = min(8, programs // 2) if bench.engine.dtype == "float32" else 1
     with bench.load(lanes=lanes, slice_tokens=3, memory=3 * lanes * block, swap="disk") as engine:
-        with ThreadPoolExecutor(programs) as threads:
-            together = list(threads.map(lambda i: interrupted(engine, asked[i], count, i), range(programs)))
+        crowd = Crowd(engine, asked, count)
+        together = crowd.texts()
         seen = engine.statistics()[0]
     wrong = sum(a != b for a, b in zip(alone, together, strict=True))
     row: Row = {
         "name": "preempted-greedy", "model": bench.model, "dtype": bench.engine.dtype, "programs": programs,
         "lanes": lanes, "bar": 0, "mismatches": wrong, "switches": seen.switches, "swapped_in": seen.swapped_in,
-        "snapshots": 2 * (programs // 3),
+        "snapshots": crowd.frozen,
     }  # fmt: skip
     row = checked(row, wrong == 0, "answers differ")
-    return checked(row, seen.switches > 0 and seen.swapped_in > 0, "nobody was preempted, or nobody swapped")
+    happened = min(seen.switches, seen.swapped_in, crowd.frozen) > 0
+    return checked(row, happened, "nobody was preempted, or swapped, or frozen")
 
 
-def interrupted(engine: LocalEngine, ask: str, count: int, number: int) -> str:
-    """One program's answer. Of three programs one is left alone, one frozen with its KV, one as text, in the middle of
-    its answer, and all of these resumed."""
-    generation = engine.generate(ask, max_new_tokens=count)
-    if number % 3 == 0:
-        return text_of(generation)
-    shown = "".join(next(generation).text for _ in range(2))
-    generation.pause()
-    snapshot = generation.snapshot(kv=number % 3 == 1)
-    shown += "".join(_already_there(generation))
-    if snapshot is None:
-        return shown
-    generation.close()
-    resumed = engine.resume(snapshot)
-    assert isinstance(resumed, Generation)
-    return shown + text_of(resumed)
+class Crowd:
+    """Programs that interrupt each other at the same tokens in every run, whatever the machine does meanwhile.
 
+    All but every eighth begin at once, in the background; the others are persons, one of whom comes at every third
+    step. Of three programs one is left alone, one frozen with its KV, one as text, after 2 to 5 tokens, and these are
+    resumed in place of what they were.
+    """
 
-def _already_there(generation: Generation) -> list[str]:
-    """What it had shown when it was frozen, and what is not read yet."""
-    return [next(generation).text for _ in range(generation._came.qsize())]
+    def __init__(self, engine: LocalEngine, asked: Sequence[str], count: int) -> None:
+        self.engine, self.frozen = engine, 0
+        self._loop = engine._loops[0]
+        self._shown = [""] * len(asked)
+        self._running: list[Generation] = []
+        for i, ask in enumerate(asked):
+            with agentrm.identity(priority="interactive" if i % 8 == 7 else "background"):
+                self._running.append(engine.generate(ask, max_new_tokens=count))
+        self._persons = [one for i, one in enumerate(self._running) if i % 8 == 7]
+        self._to_freeze = {i for i in range(len(asked)) if i % 3}
+        self._steps = 0
+        self._settled = threading.Event()
+        """All persons are there and all snapshots made: from now on callers may read."""
+
+    def texts(self) -> list[str]:
+        """What each has written in the end."""
+        loop, run = self._loop, self._loop.forward.run
+
+        def counted(rows: Any, store: Any) -> Any:
+            out = run(rows, store)
+            loop.post(self._between)
+            return out
+
+        loop.forward.run = counted  # type: ignore[method-assign]
+        loop.ask(lambda: [one._begin() for i, one in enumerate(self._running) if i % 8 != 7])
+        self._settled.wait()
+        return [shown + text_of(one) for shown, one in zip(self._shown, self._running, strict=True)]
+
+    def _between(self) -> None:
+        """In the loop's thread, after each step."""
+        self._steps += 1
+        if self._persons and self._steps % 3 == 0:
+            self._persons.pop()._begin()
+        for i in sorted(self._to_freeze):
+            if self._running[i]._call.written >= 2 + i % 4:
+                self._to_freeze.discard(i)
+                self._freeze(i)
+        if not self._to_freeze and not self._persons:
+            self._settled.set()
+
+    def _freeze(self, i: int) -> None:
+        before = self._running[i]
+        before.pause()
+        snapshot = before.snapshot(kv=i % 3 == 1)
+        if snapshot is None:  # it has ended
+            return
+        self._shown[i] = "".join(next(before).text for _ in range(before._came.qsize()))
+        before.close()
+        resumed = self.engine.resume(snapshot)
+        assert isinstance(resumed, Generation)
+        resumed._begin()
+        self._running[i] = resumed
+        self.frozen += 1
 
 
 def memory(bench: Bench) -> list[Row]:

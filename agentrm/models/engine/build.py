@@ -74,8 +74,10 @@ def fingerprint(loaded: LoadedModel) -> str:
     """Tells weights apart, and types of the same weights."""
     import torch
 
+    from agentrm.models.engine.linear import beginning
+
     digest = blake2b(digest_size=16)
-    for name, weight in sorted(loaded.weights.named_parameters()):
+    for name, weight in sorted(loaded.weights.named_parameters(remove_duplicate=False)):
         digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}".encode())
-        digest.update(weight.detach().reshape(-1)[:16].float().cpu().view(torch.uint8).numpy().tobytes())
+        digest.update(beginning(loaded.weights, name, weight).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -44,10 +44,13 @@ class Forward:
     attention (recurrent layers, layers of different shapes, attention with sinks or caps)."""
 
     def __init__(self, weights: torch.nn.Module, device: torch.device) -> None:
+        from agentrm.models.engine.linear import pack
+
         model: Any = weights
         self._weights, self._device = model, device
         attention.register()
         model.set_attn_implementation(attention.NAME)
+        pack(model)
         self.shape = self._probe()
 
     def run(self, rows: Sequence[Row], store: Store) -> list[Logits | None]:

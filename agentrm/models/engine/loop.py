@@ -100,7 +100,8 @@ class Loop:
                 self.store.set_tokens(call.chain, tokens)
                 self.store.feed_again(call.chain, 1)
                 call.chain.account = self.store.pool.account(call.who.agent, call.who.tenant)
-                call.chain.turn, call.chain.wish = len(tokens), len(tokens) + call.limit
+                call.chain.turn = len(tokens)
+                call.chain.wish = (len(tokens) + call.limit) * (1 if call.home is None else 2)  # and a next turn
                 self.store.traffic.kept += call.chain.fed
                 if make is not None:
                     call.work = make()
