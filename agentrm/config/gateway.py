@@ -124,7 +124,7 @@ class Gateway(Section):
     max_connections: int = key(
         whole(1, 1_000_000), 10_000, "Connections of clients at once; one more is answered 503. Mind `ulimit -n`."
     )
-    head_s: float = key(number(), 30.0, "Seconds within which a client must send the whole head of a request.")
+    head_s: float = key(number(), 30.0, "Seconds for a TLS handshake, and for the whole head of a request.")
     unread_s: float = key(number(), 120.0, "Seconds that a client may take nothing of an answer that waits for it.")
     connect_s: float = key(number(), 5.0, "Seconds within which an engine must accept a connection.")
     poll_s: float = key(number(), 2.0, "Seconds between two looks at the engines.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
@@ -32,9 +33,9 @@ FAULT = Refused(500, "the gateway failed at this request, which is a fault of it
 
 
 class Door(web.BaseSite):
-    """Where a runner's server listens. `head_s`: seconds for a whole head from a connection's first moment, or from the
-    first byte of a later request; `unread_s`: seconds for which a client may take nothing of an answer that waits for
-    it; `most`: connections at once, one more is answered 503."""
+    """Where a runner's server listens. `head_s`: seconds for a TLS handshake, then for a whole head from a connection's
+    first moment, or from the first byte of a later request; `unread_s`: seconds for which a client may take nothing of
+    an answer that waits for it; `most`: connections at once, one more is answered 503."""
 
     __slots__ = ("_host", "_port", "head_s", "most", "open", "unread_s")
 
@@ -45,7 +46,7 @@ class Door(web.BaseSite):
         self._host, self._port = host, port
         self.head_s, self.unread_s, self.most = head_s, unread_s, most
         self.open = 0
-        """Connections that are served."""
+        """Connections that are served, or whose TLS handshake goes on."""
 
     @property
     def name(self) -> str:
@@ -55,17 +56,45 @@ class Door(web.BaseSite):
         await super().start()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            self._protocol, self._host, self._port, ssl=self._ssl_context, backlog=self._backlog
-        )
+            lambda: _Knock(self) if self.open < self.most else _TurnedAway(self.most),
+            self._host, self._port, ssl=self._ssl_context, backlog=self._backlog,
+            ssl_handshake_timeout=self.head_s if self._ssl_context else None,
+        )  # fmt: skip
 
-    def _protocol(self) -> asyncio.Protocol:
-        if self.open >= self.most:
-            return _TurnedAway(self.most)
+    def left(self) -> None:
+        """One connection less."""
+        self.open -= 1
+
+    def connection(self) -> _Connection:
+        """What serves one connection."""
         server, loop = self._runner.server, asyncio.get_running_loop()
         assert server is not None, "it listens only while its runner runs"
         return _Connection(
             self, server, loop=loop, access_log=None, keepalive_timeout=KEPT_S, max_field_size=HEAD_BYTES
         )
+
+
+class _Knock(asyncio.Protocol):
+    """A connection from its first moment on: counted, and handed to whoever serves it once it can be spoken to, which
+    with TLS is after the handshake. Of a handshake that fails the event loops tell a protocol nothing, they only let
+    go of it: uvloop at once, asyncio when the garbage is collected. Then, or when its time is over, it counts no more.
+    """
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        door.open += 1
+        self._uncount = weakref.finalize(self, door.left)
+        self._uncount.atexit = False
+        self._late = asyncio.get_running_loop().call_later(door.head_s, self._uncount)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._late.cancel()
+        if self._uncount.detach() is None:
+            transport.abort()  # type: ignore[attr-defined]  # its time was over in this very moment
+            return
+        connection = self._door.connection()  # counted until it is lost
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
 
 
 class _Connection(web.RequestHandler):
@@ -80,12 +109,11 @@ class _Connection(web.RequestHandler):
         self._owed: dict[str, asyncio.TimerHandle] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._door.open += 1
         super().connection_made(transport)
         self._owes("head", self._door.head_s, self._no_head)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self._door.open -= 1
+        self._door.left()
         for timer in self._owed.values():
             timer.cancel()
         self._owed.clear()

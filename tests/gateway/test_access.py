@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import ssl
-import subprocess
 from pathlib import Path
 
 import aiohttp
@@ -17,7 +16,7 @@ from agentrm.config import load
 from agentrm.errors import ConfigError
 from agentrm.gateway import Gateway
 from agentrm.gateway.keys import Keys
-from tests.gateway.engines import Call, Engine, ask, client, gateway, nothing_left, plain
+from tests.gateway.engines import Call, Engine, ask, certificate, client, gateway, nothing_left, plain
 from tests.waiting import come
 
 
@@ -196,15 +195,3 @@ async def test_a_certificate_that_does_not_load_is_found_at_the_start(tmp_path: 
     config = {"backends": {"a": {"url": "http://127.0.0.1:1"}}, "tls": {"cert": str(tmp_path / "c.pem"), "key": str(tmp_path / "c.pem")}}
     with pytest.raises(ConfigError, match="certificate"):
         await Gateway(load({"gateway": config})).start()
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(cert), "-days", "2",
-         "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
-        capture_output=True, check=False,
-    )  # fmt: skip
-    if made.returncode:
-        pytest.skip(f"openssl makes no certificate: {made.stderr[-200:]!r}")
-    return cert, key

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from agentrm.gateway import Gateway
-from tests.gateway.engines import DONE, Call, Engine, ask, gateway, nothing_left, said
+from tests.gateway.engines import DONE, Call, Engine, ask, certificate, gateway, nothing_left, said
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -137,3 +141,61 @@ async def test_what_is_no_http_is_answered_as_other_errors_and_logged_in_a_line(
         assert json.loads(text)["error"]["code"] == code
     records = [one for one in caplog.records if one.name.startswith(("agentrm", "aiohttp"))]
     assert len(records) == 1 and records[0].exc_info is None and "\n" not in records[0].getMessage()
+
+
+def on_uvloop(work: Coroutine[Any, Any, None]) -> None:
+    pytest.importorskip("uvloop").run(work)
+
+
+@pytest.mark.parametrize("run,collect", [(asyncio.run, gc.collect), (on_uvloop, int)], ids=["asyncio", "uvloop"])
+def test_handshakes_count_as_connections_until_they_fail(
+    run: Callable[[Coroutine[Any, Any, None]], None], collect: Callable[[], int], tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path)
+
+    async def go() -> None:
+        trusting = ssl.create_default_context(cafile=cert)
+        tls = {"cert": str(cert), "key": str(key)}
+        async with gateway(Engine(), max_connections=2, tls=tls) as made:
+            host, port = made.url.removeprefix("https://").split(":")
+
+            async def served() -> tuple[int, Any]:
+                streams = await asyncio.open_connection(host, int(port), ssl=trusting)
+                try:
+                    return await answer(streams, HEALTH)
+                finally:
+                    streams[1].close()
+                    await streams[1].wait_closed()
+
+            door = next(iter(made._runner.sites))  # type: ignore[union-attr]
+            silent = [await asyncio.open_connection(host, int(port)) for _ in range(2)]
+            while door.open < 2:  # type: ignore[attr-defined]
+                await asyncio.sleep(0)
+            status, told = await served()
+            assert (status, told["error"]["code"]) == (503, "too_many_connections")
+            silent[0][1].write(b"this is no handshake")
+            await silent[0][0].read()
+            silent[1][1].close()
+            while door.open:  # type: ignore[attr-defined]
+                collect()
+                await asyncio.sleep(0)
+            assert await served() == (200, {"status": "ok"})
+
+    run(go())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, on_uvloop])
+def test_a_handshake_that_does_not_go_on_is_ended(
+    run: Callable[[Coroutine[Any, Any, None]], None], tmp_path: Path
+) -> None:
+    cert, key = certificate(tmp_path)
+
+    async def go() -> None:
+        async with gateway(Engine(), head_s=0.05, tls={"cert": str(cert), "key": str(key)}) as made:
+            host, port = made.url.removeprefix("https://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"\x16\x03\x01\x02\x00")
+            assert await reader.read() == b""
+            writer.close()
+
+    run(go())
