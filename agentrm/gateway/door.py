@@ -160,6 +160,13 @@ class _Connection(web.RequestHandler):
         answer.force_close()
         return answer
 
+    def log_exception(self, *args: Any, **more: Any) -> None:
+        """One line of a body that breaks off or can't be decoded: that is its client's business."""
+        if isinstance(more.get("exc_info"), web.RequestPayloadError):
+            _log.warning("the body of a request can't be read to its end; its connection is closed")
+        else:
+            super().log_exception(*args, **more)
+
     def _owes(self, what: str, within_s: float, expired: Callable[[], None]) -> None:
         if what not in self._owed and self.transport is not None:
             self._owed[what] = self._loop.call_later(within_s, expired)
@@ -214,10 +221,14 @@ def _raw(why: Refused) -> bytes:
 async def kept_busy(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Tells the connection that its request is being answered."""
+    """Tells the connection that its request is being answered; what aiohttp itself refuses gets the form of the other
+    refusals."""
     connection = cast("_Connection", request.protocol)
     connection.request_began()
     try:
         return await handler(request)
+    except web.HTTPException as error:
+        why = Refused(error.status, f"{request.method} {request.path_qs[:200]}: {error.reason}", "not_served")
+        return web.json_response(why.body(), status=why.status)
     finally:
         connection.request_ended()

@@ -36,18 +36,24 @@ class Frames:
 
     def feed(self, data: bytes) -> bytes:
         """What is to be passed on now. Raises FrameTooLarge."""
+        whole = data if not self._rest and data.endswith(b"\n\n") else self._joined(data)
+        self.events += whole.count(b"data:")
+        if self.tool is None and b'"function"' in whole and (found := _TOOL.search(whole)):
+            self.tool = found[1].decode("utf-8", "replace")
+        told = (b'"usage"' in whole or b'"timings"' in whole) and _USAGE.search(whole)
+        return self._looked_at(whole) if told else whole
+
+    def _joined(self, data: bytes) -> bytes:
+        """The events that are whole with this; what comes behind them is kept for the next."""
         rest = self._rest
         seen = max(0, len(rest) - 2)  # what stands before has no end of an event
         rest += data
         cut = max(rest.rfind(b"\n\n", seen) + 2, rest.rfind(b"\n\r\n", seen) + 3)
         whole = b"" if cut < 3 else bytes(rest[:cut])
         del rest[: len(whole)]
-        if len(self._rest) > self._most:
+        if len(rest) > self._most:
             raise FrameTooLarge
-        self.events += whole.count(b"data:")
-        if self.tool is None and b'"function"' in whole and (found := _TOOL.search(whole)):
-            self.tool = found[1].decode("utf-8", "replace")
-        return self._looked_at(whole) if _USAGE.search(whole) else whole
+        return whole
 
     def rest(self) -> bytes:
         """What came after the last whole event, once the stream is over."""

@@ -160,7 +160,7 @@ class Gateway:
     # --- routes ---
 
     def _routes(self) -> list[web.RouteDef]:
-        return [
+        routes = [
             *(web.post(api, self._guarded(self._calls(api))) for api in APIS),
             web.get("/v1/models", self._guarded(self._models)),
             web.get("/programs", self._guarded(self._programs)),
@@ -170,6 +170,7 @@ class Gateway:
             web.get("/ready", self._readiness),
             web.route("*", "/{path:.*}", self._nowhere),
         ]
+        return [web.route(one.method, one.path, one.handler, expect_handler=going_on) for one in routes]
 
     def _guarded(self, work: Callable[[web.Request, Caller], Awaitable[web.StreamResponse]]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -333,6 +334,18 @@ class Gateway:
             self._tally.add("tokens", used.prompt, backend=backend, kind="prompt")
             self._tally.add("tokens", used.completion, backend=backend, kind="completion")
             self._tally.add("tokens", used.cached or 0, backend=backend, kind="cached")
+
+
+async def going_on(request: web.Request) -> web.StreamResponse | None:
+    """Tells a client that asks first to send its body."""
+    if request.version < aiohttp.HttpVersion11:  # it knows no such thing
+        return None
+    if request.headers["Expect"].lower() != "100-continue":
+        why = Refused(417, "the only expectation that is met is `Expect: 100-continue`", "expectation_failed")
+        return web.json_response(why.body(), status=why.status)
+    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    request.writer.output_size = 0  # that was no answer yet
+    return None
 
 
 def _told(error: Exception, request: web.Request) -> Refused:

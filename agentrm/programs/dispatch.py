@@ -33,6 +33,13 @@ class Dispatcher:
             ledger.grant(ticket, backend, now)
             self.serve(now)
             return
+        ledger.sort(ticket)
+        if ticket._kind != TURN and not len(ledger.queue):  # nobody whom it might pass
+            backend = self._place(ticket, now, set())
+            if backend is not None:
+                ledger.queue.served(ticket)
+                ledger.grant(ticket, backend, now)
+                return
         ledger.wait(ticket, now)
         self.serve(now)
         if ticket.state == "granted":

@@ -85,10 +85,15 @@ class Ledger:
         program.tool = tool
         self.turn_tokens.learn(program.id, output_tokens)
 
+    def sort(self, ticket: Ticket) -> None:
+        """Notes as what the turn comes."""
+        program = ticket.program
+        ticket._kind = TURN if program.status == "resident" else RESUME if program.turns or program.pauses else NEWCOMER
+
     def wait(self, ticket: Ticket, now: float) -> None:
         """A turn has to wait."""
         program = ticket.program
-        ticket._kind = TURN if program.status == "resident" else RESUME if program.turns or program.pauses else NEWCOMER
+        self.sort(ticket)
         self.queue.add(ticket, now)
         if program.status == "resident" and not program.running:
             self.backends[program.backend or ""].may_yield(*yields(program))

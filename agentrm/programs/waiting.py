@@ -41,7 +41,7 @@ class WaitingQueue:
         self._by_age: list[_Line] = [{} for _ in PRIORITIES]
         self._waiting_of: dict[str, int] = {}
         self._given: dict[str, float] = {}
-        self._level = 0.0
+        self._level, self._room = 0.0, 64
 
     def __len__(self) -> int:
         return sum(map(len, self._by_age))
@@ -75,14 +75,19 @@ class WaitingQueue:
         self._waiting_of[tenant] -= 1
         if not self._waiting_of[tenant]:
             del self._waiting_of[tenant]
-            if len(self._given) > 2 * len(self._waiting_of) + 64:  # who is level with the rest need not be remembered
-                self._given = {t: v for t, v in self._given.items() if v > self._level or t in self._waiting_of}
+            self._trim()
 
     def served(self, ticket: Ticket) -> None:
-        """Charges the tenant for a turn that was granted after it had waited."""
+        """Charges the tenant for a turn that was granted, whether or not it had to wait."""
         before = max(self._given.get(ticket.program.tenant, 0.0), self._level)
         self._level = before
         self._given[ticket.program.tenant] = before + self._price(ticket)
+        self._trim()
+
+    def _trim(self) -> None:
+        if len(self._given) > self._room:  # who is level with the rest need not be remembered
+            self._given = {t: v for t, v in self._given.items() if v > self._level or t in self._waiting_of}
+            self._room = 2 * len(self._given) + 64
 
     def first(self, now: float) -> Iterator[Ticket]:
         """The tickets in the order of service. The queue may not be changed while it is walked."""

@@ -102,12 +102,13 @@ async def test_a_key_of_any_bytes_is_looked_up(header: str) -> None:
         assert (await raw(made, words(), "Authorization: Bearer \xfe"))[0] == 200
 
 
-async def test_a_body_that_does_not_decode_is_refused() -> None:
+async def test_a_body_that_does_not_decode_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     async with gateway(Engine()) as made:
         status, answer = await raw(made, words(), "Content-Encoding: gzip")
         assert status == 400 and "decode" in answer["error"]["message"]
         assert (await raw(made, gzip.compress(words()), "Content-Encoding: gzip"))[0] == 200
         nothing_left(made)
+    assert all(one.exc_info is None for one in caplog.records), "a line will do for what a client sends"
 
 
 async def test_a_small_body_that_unpacks_to_a_huge_one_is_too_large() -> None:
@@ -115,6 +116,28 @@ async def test_a_small_body_that_unpacks_to_a_huge_one_is_too_large() -> None:
     async with gateway(Engine(), max_request_bytes=100_000) as made:
         status, answer = await raw(made, bomb, "Content-Encoding: gzip")
         assert status == 413 and "gateway.max_request_bytes" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("line", ["OPTIONS * HTTP/1.1", "CONNECT a:1 HTTP/1.1"])
+async def test_what_has_no_path_is_refused_in_the_form_of_openais_errors(line: str) -> None:
+    async with gateway(Engine()) as made:
+        method, path, _ = line.split()
+        status, answer = await raw(made, b"", method=method, path=path)
+        assert status == 404 and answer["error"]["code"] == "not_served"
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on_or_that_it_expects_too_much() -> None:
+    async with gateway(engine := Engine()) as made:
+        status, answer = await raw(made, words(), "Expect: miracles")
+        assert (status, answer["error"]["code"]) == (417, "expectation_failed") and not engine.calls
+        host, port = made.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        head = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: {len(words())}\r\n\r\n"
+        writer.write(head.encode())
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(words())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+        writer.close()
 
 
 @pytest.mark.parametrize(
