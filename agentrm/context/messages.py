@@ -208,9 +208,6 @@ class Message:
     def with_flags(self, *flags: str) -> Message:
         return replace(self, flags=self.flags | frozenset(flags))
 
-    def without_flags(self, *flags: str) -> Message:
-        return replace(self, flags=self.flags - frozenset(flags))
-
     def with_parts(self, parts: Iterable[Part]) -> Message:
         return replace(self, parts=tuple(parts))
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentrm.context.keyinfo import sentences_of
-from agentrm.context.messages import Message, Opaque, Text
+from agentrm.context.messages import Message, Opaque
 from agentrm.context.predict import Passage
 
 WHOLE = 600  # characters up to which a message is one passage
@@ -48,10 +48,6 @@ def pieces_of(messages: Sequence[Message], whole: int = WHOLE) -> list[Piece]:
         for number, piece in enumerate(_cut(text)):
             out.append(Piece(index, Passage(piece, author, media, opening and number == 0), False))
     return out
-
-
-def has_text(message: Message) -> bool:
-    return any(isinstance(p, Text) and p.text.strip() for p in message.parts)
 
 
 def _cut(text: str) -> list[str]:

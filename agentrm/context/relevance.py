@@ -28,7 +28,6 @@ class Relevance:
     def __init__(self, passages: Sequence[Passage], reuse: Any, vectors: Matrix | None = None) -> None:
         import numpy as np
 
-        self._passages = passages
         terms = [search_terms(f"{p.author} {p.text}") for p in passages]
         self._single = BM25(terms)
         around = [

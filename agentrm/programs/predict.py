@@ -145,8 +145,7 @@ class TurnTokens:
 
 class ProgramEnds:
     """Whether a program that has answered will ever come back: by how many turns it has had and whether its answer
-    asked
-    for a tool (an answer that asks for none is mostly the last word)."""
+    asked for a tool (an answer that asks for none is mostly the last word)."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[bool, int], list[float]] = {}

@@ -30,8 +30,7 @@ class Cache(Protocol):
 
 class LRU:
     """Least recently used first. `ttl_s`: whatever was not used for so long is gone; `ends`: when programs end is
-    known,
-    and what they leave goes first; `fifo`: by the time of entry instead of the last use."""
+    known, and what they leave goes first; `fifo`: by the time of entry instead of the last use."""
 
     def __init__(
         self, trace: KVTrace, capacity: int, *, ttl_s: float | None = None, ended: bool = False, fifo: bool = False

@@ -17,8 +17,7 @@ FIGURES = (
 
 def figures(run: Run, kv_tokens: int) -> dict[str, float]:
     """`slowdown`: a finished program's time over what it takes alone. `held_large_over_small`: mean seconds for which
-    the
-    router held back the programs of the largest tenth, over that of the smallest half (both plus one second).
+    the router held back the programs of the largest tenth, over that of the smallest half (both plus one second).
     `imbalance`: share of the time in which the fullest and the emptiest engine are more than 20 points apart. `jain` is
     over the slowdowns. `recomputed_tokens`: what had been computed before, and was computed again."""
     done = [p for p in run.programs if p.ended is not None]

@@ -148,8 +148,7 @@ class FifoSet(OnEngines):
 
 class AgentRM(OnEngines):
     """`ProgramScheduler`, as it is. It is told what a gateway would know: the size of each prompt, what came of it,
-    which
-    tool was called, when a program ends."""
+    which tool was called, when a program ends."""
 
     def __init__(self, fleet: Fleet, settings: ProgramSettings | None = None) -> None:
         super().__init__(fleet)

@@ -156,8 +156,7 @@ def read_trace(path: str | Path, form: str, *, run: str | None = None) -> list[T
 
 def arrange(programs: list[TracedProgram], form: str, seed: int = 0) -> list[TracedProgram]:
     """The programs on one clock. Coding sessions, whose times count from their own start, begin at random; the others
-    were
-    recorded together and stay as they are. Each run of `glm-steps` is taken as if it began when the one before
+    were recorded together and stay as they are. Each run of `glm-steps` is taken as if it began when the one before
     ended."""
     if form == "claude-code":
         draw = random.Random(seed)

@@ -163,16 +163,6 @@ class Journal:
     def _path(self) -> Path:
         return self._directory / f"{self._segment:06d}{_SUFFIX}"
 
-    @property
-    def last_sequence(self) -> int:
-        """The sequence number of the newest acknowledged record; 0 for none."""
-        return self._sequence
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all segments."""
-        return self._bytes
-
     def forget_opened(self) -> None:
         """Frees the memory of `opened`."""
         self.opened = Replay((), (), ())

@@ -164,10 +164,6 @@ class Environments:
         if problems:
             raise EnvironmentLeft(problems)
 
-    async def end_async(self, program: str) -> None:
-        """`end` without blocking the loop."""
-        await on_thread(lambda: self.end(program))
-
     def close(self) -> None:
         """Ends all programs; nothing is made any more. Raises EnvironmentLeft if something can't be removed."""
         self._refuse_fork()

@@ -188,10 +188,3 @@ class ChargesNothing(GatedToy):
             result = self.inner.ask()
             lease.refund()
             return result
-
-
-class SyncInAsync(GatedToy):
-    """Runs the sync code on the loop."""
-
-    async def aask(self) -> Any:
-        return self.ask()

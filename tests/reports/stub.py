@@ -21,10 +21,6 @@ class Refused(Exception):
         self.headers = {} if retry_after is None else {"retry-after": str(retry_after)}
 
 
-class Dropped(ConnectionError):
-    """The connection went away."""
-
-
 @dataclass(slots=True)
 class Provider:
     """`seconds`: how long a good answer takes. `rate`: at most so many requests per so many seconds, else 429, with a
