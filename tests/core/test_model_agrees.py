@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from agentrm.core.kernel import EVENTS, Kernel, KernelConfig, Limit, Pool
 from tests.core import model as m
+from tests.core.model_limits import Gauge
 
 INF = float("inf")
 SMALL: dict[str, Any] = {"tickets": 64, "agents": 16, "tenants": 8, "scopes": 8, "owners": 4, "events": 512}
@@ -270,7 +271,7 @@ class Agreement(RuleBasedStateMachine):
     def the_provider_says_what_is_left(self, data: st.DataObject, remaining: int) -> None:
         limit = data.draw(st.integers(0, len(self.config.limits) - 1))
         x = self.model.limits[limit]
-        if not isinstance(x, m.Gauge):
+        if not isinstance(x, Gauge):
             self.model.begin(self.now)
             x.provider_says(remaining, self.model.now)
             self.kernels[0].correct(limit, remaining, self.now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.core.model import TRANSITIONS
+from tests.core.model_state import TRANSITIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 
