@@ -1,5 +1,6 @@
 """A team plans a trip. Half-way the person changes the plan: the team is stopped after its turn and put to sleep in one
-file; the next start goes on with the new plan. What was booked stays booked, and is booked once.
+file; the next start goes on with the new plan. What was booked stays booked, and is booked once, also when the process
+is killed and the same plan is begun again.
 
 OPENAI_API_KEY=... python examples/autogen_trip.py "A flight to Oslo, then a hotel and a museum there."
 OPENAI_API_KEY=... python examples/autogen_trip.py "Keep the flight, but sleep in Bergen. No museum."
@@ -19,7 +20,7 @@ from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 import agentrm
 from agentrm.context.sessions import SessionStore
-from agentrm_autogen import CompactingContext, hibernate, restore
+from agentrm_autogen import CompactingContext, keep_in
 
 TRIP = "trip"
 BOOKINGS = Path("bookings.txt")
@@ -66,17 +67,16 @@ def make_team(stop: ExternalTermination) -> RoundRobinGroupChat:
 
 async def main(plan: str) -> None:
     stop = ExternalTermination()
-    team = make_team(stop)
     with SessionStore("trips/") as sessions:
         goes_on = sessions.exists(TRIP)
-        if goes_on:
-            await restore(sessions, TRIP, team)
-        async for message in team.run_stream(task=plan):
-            if isinstance(message, ToolCallExecutionEvent):
-                print(*[result.content for result in message.content], sep="\n")
-                if not goes_on:
-                    stop.set()  # the person has another idea: the turn ends, what was begun is finished
-        print("asleep in", await hibernate(sessions, team, TRIP))
+        with sessions.open(TRIP) as session:
+            team = await keep_in(session, make_team(stop))
+            async for message in team.run_stream(task=plan):
+                if isinstance(message, ToolCallExecutionEvent):
+                    print(*[result.content for result in message.content], sep="\n")
+                    if not goes_on:
+                        stop.set()  # the person has another idea: the turn ends, what was begun is finished
+            print("asleep in", session.hibernate())
 
 
 if __name__ == "__main__":

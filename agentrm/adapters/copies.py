@@ -48,7 +48,9 @@ class Gate:
     def call(self, who: Identity, **call: Any) -> CallSpec:
         """A call that `who` makes through this gate."""
         agent, tenant, session, priority = who
-        return CallSpec(agent=agent, tenant=tenant, session=session, priority=priority, **{**self.options, **call})
+        if self.options:
+            call = {**self.options, **call}
+        return CallSpec(agent=agent, tenant=tenant, session=session, priority=priority, **call)
 
     def spec(self, **call: Any) -> CallSpec:
         """What is known about the call that begins here."""

@@ -57,8 +57,11 @@ def first_answers(*sources: Identity) -> Identity:
     for source in sources:
         if found is NOBODY:
             found = source
-        elif source is not NOBODY:
-            found = Identity._make(b if a is None else a for a, b in zip(found, source, strict=True))
+        elif source is not NOBODY and None in found:
+            (a, b, c, d), (e, f, g, h) = found, source
+            found = Identity(
+                e if a is None else a, f if b is None else b, g if c is None else c, h if d is None else d
+            )
     return found
 
 

@@ -99,6 +99,7 @@ def charge(lease: Any, usage: Usage) -> None:
     if usage.free:
         lease.refund()
         return
+    usage = usage.checked()
     lease.settle(usage.input_tokens, usage.output_tokens, cached_tokens=usage.cached_tokens)
 
 
@@ -122,13 +123,8 @@ def _used(spec: CallSpec, result: Any) -> Usage:
     usage = spec.usage(result)
     if usage is not None and (usage.free or (usage.input_tokens and usage.output_tokens)):
         return usage
-    known = usage or Usage()
-    return Usage(
-        known.input_tokens or max(1, spec.input_tokens or 0),
-        known.output_tokens or max(1, spec.size(result)),
-        known.cached_tokens,
-        estimated=True,
-    )
+    inputs, outputs, cached = (0, 0, 0) if usage is None else usage[:3]
+    return Usage(inputs or spec.input_tokens or 1, outputs or max(1, spec.size(result)), cached, True)
 
 
 def fail(lease: Any, spec: CallSpec, error: BaseException) -> ProviderError | None:

@@ -6,9 +6,7 @@ the call is charged an estimate, never zero."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = ["Meter", "Usage", "estimate_text", "estimate_tokens", "read_usage"]
 
@@ -20,10 +18,11 @@ _DETAILS = ("input_token_details", "input_tokens_details", "prompt_tokens_detail
 _HOLDERS = ("usage_metadata", "usage", "models_usage", "token_usage")
 _TEXTS = ("content", "text", "delta", "message", "choices", "generations", "tool_calls", "tool_call_chunks")
 _DEEPEST = 8
+_MOST_TOKENS = 2_000_000_000
+"""No call used more: a report that says so is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):  # and no frozen dataclass: every call makes one
     """Tokens of one call. `input_tokens` includes `cached_tokens`, those that the provider had in its
     prefix cache. `estimated` says that the provider did not report them. `free`: nobody was asked, the whole
     answer came out of a cache of the framework; the call is not charged."""
@@ -33,6 +32,13 @@ class Usage:
     cached_tokens: int = 0
     estimated: bool = False
     free: bool = False
+
+    def checked(self) -> Usage:
+        """Without what is no count of tokens: a provider's wrong report of what a call used must not cost its answer."""
+        counts = self[:3]
+        if all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts):
+            return self
+        return Usage(*map(_count, counts), self.estimated, self.free)
 
     def plus(self, other: Usage) -> Usage:
         return self._merged(other, int.__add__)
@@ -69,22 +75,23 @@ def _from_counts(counts: Any) -> Usage | None:
     for name in _DETAILS:
         if not cached and (details := get(name)) is not None:
             cached = _first(_reader(details), _CACHED)
-    beside = 0
     if get("input_tokens") is not None and get("input_token_details") is None:
-        beside = sum(_count(get(name)) for name in _BESIDE)
-    return Usage(inputs + beside, outputs, cached)
+        for name in _BESIDE:
+            inputs += _count(get(name))
+    return Usage(inputs, outputs, cached)
 
 
 def _first(get: Callable[[str], Any], names: Iterable[str]) -> int:
     for name in names:
-        if (value := get(name)) is not None and (number := _count(value)):
+        value = get(name)
+        if value is not None and (number := _count(value)):
             return number
     return 0
 
 
 def _count(value: Any) -> int:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return int(value) if is_number and 0 < value < inf else 0
+    return int(value) if is_number and 0 < value <= _MOST_TOKENS else 0
 
 
 def _reader(holder: Any) -> Callable[[str], Any]:
@@ -101,7 +108,7 @@ def estimate_text(text: str) -> int:
         return 0
     if text.isascii():
         return (len(text) + 3) // 4
-    ascii_length = sum(character < "\x80" for character in text)
+    ascii_length = len(text.encode("ascii", "ignore"))
     others = len(text.encode("utf-8", "surrogatepass")) - ascii_length
     return max(1, round(ascii_length / 4 + others / 3))
 
@@ -149,6 +156,7 @@ class Meter:
         size = self._size(chunk)
         self._counted += size
         if (usage := self._read(chunk)) is not None:
+            usage = usage.checked()
             if self._reported is None:
                 self._reported = usage
             else:

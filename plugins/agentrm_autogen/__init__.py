@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agentrm_autogen.context import CompactingContext
     from agentrm_autogen.gating import loading
     from agentrm_autogen.hibernation import TeamRunning, hibernate, restore
+    from agentrm_autogen.keeping import keep_in
     from agentrm_autogen.workbench import GatedWorkbench
 
 _HOME = {
@@ -27,6 +28,7 @@ _HOME = {
     "TeamRunning": "hibernation",
     "adapter": "attaching",
     "hibernate": "hibernation",
+    "keep_in": "keeping",
     "loading": "gating",
     "restore": "hibernation",
 }
@@ -37,6 +39,7 @@ __all__ = [
     "TeamRunning",
     "adapter",
     "hibernate",
+    "keep_in",
     "loading",
     "restore",
 ]

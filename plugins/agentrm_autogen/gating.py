@@ -66,7 +66,7 @@ class Gate(PlainGate):
 
     def spec(self, **call: Any) -> CallSpec:
         """What is known about the call that begins here."""
-        context = self.context()
+        context = None if self.caller is None else self.context()
         said = current_identity() if context is None else context.run(current_identity)
         return self.call(self.asking(said), **call)
 
@@ -107,9 +107,9 @@ def make_gate(rm: Any, where: str, given: Mapping[str, Any]) -> Gate:
     return Gate(rm, *read_options(where, given))
 
 
-async def placed(gate: Gate, make: Callable[[], Awaitable[T]]) -> T:
-    """`await make()` where the call belongs."""
-    return await (make() if gate.context() is None else start(gate, make))
+def placed(gate: Gate, make: Callable[[], Awaitable[T]]) -> Awaitable[T]:
+    """`make()` where the call belongs, to be awaited at once."""
+    return make() if gate.caller is None or gate.context() is None else start(gate, make)
 
 
 def start(gate: Gate, make: Callable[[], Awaitable[T]]) -> asyncio.Task[T]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from agentrm.context.messages import Message, Part, Text, ToolCall, ToolResult
 from agentrm.context.sessions import Session, SessionError, SessionStore, mirror
 from agentrm_autogen.context import MESSAGES
 
-__all__ = ["TeamRunning", "hibernate", "restore"]
+__all__ = ["TeamRunning", "awake", "hibernate", "refuse_running", "restore", "saved", "workbenches_in"]
 
 _NAME = "autogen"
 
@@ -48,15 +48,12 @@ async def hibernate(
 
     Raises TeamRunning, SessionLocked, WriteFailed, StorageFull.
     """
-    _refuse_running(runner)
-    state = await runner.save_state()
-    workbenches = {key: await workbench.save_state() for key, workbench in _workbenches(runner)}
-    packed = json.dumps({"state": state, "workbenches": workbenches}).encode()
+    refuse_running(runner)
+    save = await saved(runner)
 
     def write() -> Path:
         with sessions.open(session, tenant=tenant) as opened:
-            mirror(opened, _said(state))
-            opened.save_framework_state(_NAME, packed)
+            save(opened)
             opened.set_status(status)
             return Path(opened.hibernate())
 
@@ -72,7 +69,7 @@ async def restore(
     Raises TeamRunning, SessionError for a file of something else, what `SessionStore.restore` raises, and AutoGen's
     ValueError for a team of other members.
     """
-    _refuse_running(runner)
+    refuse_running(runner)
 
     def read() -> tuple[str, bytes | None]:
         with sessions.restore(source, tenant=tenant, as_session=as_session) as opened:
@@ -81,24 +78,48 @@ async def restore(
     name, packed = await asyncio.to_thread(read)
     if packed is None:
         raise SessionError(f"session {name!r} holds no team or agent of AutoGen. It was hibernated by something else.")
+    await _load(runner, packed)
+    return name
+
+
+async def awake(session: Session, runner: Any) -> int:
+    """Brings a team or agent to where the session has it, if it has one, and returns how many runs that is after."""
+    packed = await asyncio.to_thread(_state_of, session)
+    return 0 if packed is None else await _load(runner, packed)
+
+
+async def saved(runner: Any, runs: int = 0) -> Callable[[Session], None]:
+    """What writes the state that it has now, after so many runs, into a session; it blocks."""
+    state = await runner.save_state()
+    workbenches = {key: await workbench.save_state() for key, workbench in workbenches_in(runner)}
+    packed = json.dumps({"state": state, "workbenches": workbenches, "runs": runs}).encode()
+
+    def save(session: Session) -> None:
+        mirror(session, _said(state))
+        session.save_framework_state(_NAME, packed)
+
+    return save
+
+
+async def _load(runner: Any, packed: bytes) -> int:
     held = json.loads(packed)
     await runner.load_state(held["state"])
-    for key, workbench in _workbenches(runner):
+    for key, workbench in workbenches_in(runner):
         if key in held["workbenches"]:
             await workbench.load_state(held["workbenches"][key])
-    return name
+    return int(held.get("runs", 0))
 
 
 def _state_of(session: Session) -> bytes | None:
     return session.framework_state(_NAME)
 
 
-def _refuse_running(runner: Any) -> None:
+def refuse_running(runner: Any) -> None:
     if getattr(runner, "_is_running", False):
         raise TeamRunning(runner.name)
 
 
-def _workbenches(runner: Any, path: str = "") -> Iterator[tuple[str, Workbench]]:
+def workbenches_in(runner: Any, path: str = "") -> Iterator[tuple[str, Workbench]]:
     """Those of all agents inside, with a name that a team made the same way has, too."""
     path = f"{path}/{runner.name}"
     for value in vars(runner).values():
@@ -106,7 +127,7 @@ def _workbenches(runner: Any, path: str = "") -> Iterator[tuple[str, Workbench]]
             if isinstance(part, Workbench):
                 yield f"{path}#{i}", part
             elif isinstance(part, (ChatAgent, Team)):
-                yield from _workbenches(part, path)
+                yield from workbenches_in(part, path)
 
 
 def _said(state: Mapping[str, Any]) -> list[Message]:

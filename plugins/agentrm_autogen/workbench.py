@@ -29,7 +29,10 @@ from pydantic import BaseModel
 from agentrm.adapters import ToolUse, acall, acall_blocking
 from agentrm_autogen.gating import Gate, make_gate, placed, start
 
-__all__ = ["GatedWorkbench", "gate_workbench"]
+__all__ = ["GatedWorkbench", "failed", "gate_workbench"]
+
+Log = Callable[[str, Mapping[str, Any] | None, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Runs a call of a tool by its name with its arguments, or knows what came of it (`agentrm_autogen.keeping`)."""
 
 _END: Any = object()
 _CANCELLED = "The call was cancelled before it ended."
@@ -66,6 +69,7 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
             gate, workbench = gate.over(workbench.gate), workbench.workbench
         self.gate, self.workbench = gate, workbench
         self._calls, self._threaded = _threaded(gate, workbench)
+        self.log: Log | None = None
 
     def call_tool_stream(
         self,
@@ -88,7 +92,7 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         result = None
         async for event in self._events(False, name, arguments, cancellation_token or CancellationToken(), call_id):
             result = event
-        return result if isinstance(result, ToolResult) else _failed(name, "The tool ended without a result.")
+        return result if isinstance(result, ToolResult) else failed(name, "The tool ended without a result.")
 
     async def _events(
         self,
@@ -113,11 +117,11 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         finally:
             work.cancel()
         if work.cancelled():
-            yield _failed(name, _CANCELLED)
+            yield failed(name, _CANCELLED)
         elif (error := work.exception()) is not None:
             if not isinstance(error, Exception):
                 raise error
-            yield _failed(name, self._format_errors(error) or type(error).__name__)
+            yield failed(name, self._format_errors(error) or type(error).__name__)
 
     def _is_plain(self, name: str) -> bool:
         """Whether the call has no events and its workbench ends it by itself when the token says so: then it needs no
@@ -135,9 +139,9 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         except asyncio.CancelledError:
             if task.cancelling() > before:  # the caller himself, not the tool
                 raise
-            return _failed(name, _CANCELLED)
+            return failed(name, _CANCELLED)
         except Exception as error:  # noqa: BLE001 - the agent's to read
-            return _failed(name, self._format_errors(error) or type(error).__name__)
+            return failed(name, self._format_errors(error) or type(error).__name__)
 
     async def _run(self, events: asyncio.Queue[Any], streams: bool, call: tuple[Any, ...]) -> None:
         """Hands out what the tool says while it runs, and its result once its lane is free."""
@@ -156,6 +160,11 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         events.put_nowait(await self._leased(call, work))
 
     async def _leased(self, call: tuple[Any, ...], work: Callable[[], Awaitable[Any]]) -> Any:
+        if self.log is not None:
+            return await self.log(call[0], call[1], lambda: self._admitted(call, work))
+        return await self._admitted(call, work)
+
+    async def _admitted(self, call: tuple[Any, ...], work: Callable[[], Awaitable[Any]]) -> Any:
         name, arguments, token, _ = call
         if name in self._threaded:  # takes its lease itself
             return await work()
@@ -210,7 +219,7 @@ def _noted(result: Any, note: str) -> Any:
     return result.model_copy(update={"result": [*result.result, TextResultContent(content=note)]})
 
 
-def _failed(name: str, why: str) -> ToolResult:
+def failed(name: str, why: str) -> ToolResult:
     return ToolResult(name=name, result=[TextResultContent(content=why)], is_error=True)
 
 

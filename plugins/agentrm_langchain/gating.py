@@ -19,7 +19,7 @@ class Gate(PlainGate):
 
     def spec(self, handed: Surroundings | None = None, **call: Any) -> CallSpec:
         """What is known about the call that begins here."""
-        who, beat = here(self.arguments, handed or NOWHERE)
+        who, beat = here(self.arguments, NOWHERE if handed is None else handed)
         return self.call(who, heartbeat=beat, **call)
 
 

@@ -3,7 +3,6 @@ manager."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Awaitable, Callable
 from operator import is_
 from typing import Any
@@ -94,10 +93,10 @@ class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
         twin = self._twin
         if twin is None or not twin.stands_for(request.model):
             self._twin = twin = _Twin(request.model, gate_model_with(self._gate, request.model))
-        return request.override(model=twin.gated)
+        return _with(request, model=twin.gated)
 
     def _with_tool(self, request: Any) -> Any:
-        return dataclasses.replace(request, tool=gate_tool_with(self._gate, request.tool))
+        return _with(request, tool=gate_tool_with(self._gate, request.tool))
 
     def _spec(self, request: Any) -> CallSpec:
         """For a model that is chosen when it runs (`init_chat_model` with configurable fields)."""
@@ -106,6 +105,13 @@ class AgentRMMiddleware(AgentMiddleware[Any, Any, Any]):
     def _tool_spec(self, request: Any) -> CallSpec:
         """For a tool that another middleware provides."""
         return self._gate.spec(kind="tool", tool=request.tool_call["name"], use=use_of_request(request))
+
+
+def _with(request: Any, **changed: Any) -> Any:
+    """As `dataclasses.replace`, which makes it anew from its parts and takes as long as the gate."""
+    copy = object.__new__(type(request))
+    vars(copy).update(vars(request), **changed)
+    return copy
 
 
 class _Twin:
@@ -127,4 +133,4 @@ class _Twin:
 
 
 def _are_same(now: dict[str, Any], before: dict[str, Any]) -> bool:
-    return now.keys() == before.keys() and all(map(is_, now.values(), before.values()))
+    return len(now) == len(before) and all(map(is_, now, before)) and all(map(is_, now.values(), before.values()))

@@ -190,6 +190,8 @@ def _for_sync(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any,
 def _invoke(cls: type[Any]) -> Callable[..., Any]:
     @like(cls.invoke)
     def invoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        if not config:
+            return cls.invoke(self, input, config, **kwargs)
         with within(config):
             return cls.invoke(self, input, config, **kwargs)
 
@@ -199,6 +201,8 @@ def _invoke(cls: type[Any]) -> Callable[..., Any]:
 def _ainvoke(cls: type[Any]) -> Callable[..., Any]:
     @like(cls.ainvoke)
     async def ainvoke(self: Any, input: Any, config: Any = None, **kwargs: Any) -> Any:
+        if not config:
+            return await cls.ainvoke(self, input, config, **kwargs)
         with within(config):
             return await cls.ainvoke(self, input, config, **kwargs)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache, reduce
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import Generation, LLMResult
@@ -66,10 +66,10 @@ def _content(content: Any) -> int:
 
 def output_limit(model: Any, settings: Mapping[str, Any]) -> int | None:
     """The most tokens that the call may produce, None if nothing bounds them."""
-    for source in (settings, vars(model)):
-        for name in _LIMITS:
+    for source, names in ((settings, _LIMITS), (vars(model), _of_class(type(model))[0])):
+        for name in names:
             value = source.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            if type(value) is int and value > 0:
                 return value
     return None
 
@@ -79,16 +79,19 @@ def model_name(model: Any, settings: Mapping[str, Any]) -> str | None:
     named = settings.get("model")
     if isinstance(named, str) and named:
         return named
-    state, cls = vars(model), cast(Any, type(model))
-    for name in _NAMES:
-        value = state[name] if name in state else _of_class(cls, name) and getattr(model, name)
+    for name in _of_class(type(model))[1]:
+        value = getattr(model, name, None)
         if isinstance(value, str) and value:
             return value
     return None
 
 
-_of_class = lru_cache(maxsize=1024)(hasattr)
-"""Whether a class has an attribute: asking a model for one that it does not have is slow."""
+@lru_cache(maxsize=1024)
+def _of_class(cls: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Which of `_LIMITS` and of `_NAMES` its models may have: asking one for what it does not have is slow."""
+    open_ended = cls.model_config.get("extra") == "allow"
+    known = [x for x in (*_LIMITS, *_NAMES) if open_ended or x in cls.model_fields or hasattr(cls, x)]
+    return tuple(x for x in known if x in _LIMITS), tuple(x for x in known if x in _NAMES)
 
 
 def result_usage(result: Any) -> Usage | None:

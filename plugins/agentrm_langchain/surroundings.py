@@ -39,9 +39,6 @@ class Surroundings:
     config: Mapping[str, Any] | None = None
     runtime: Any = None
 
-    def __bool__(self) -> bool:
-        return self.config is not None or self.runtime is not None
-
 
 NOWHERE = Surroundings()
 _seen: ContextVar[Surroundings] = ContextVar("agentrm_langchain_surroundings", default=NOWHERE)
@@ -70,29 +67,31 @@ class within:
 def here(arguments: Identity, handed: Surroundings = NOWHERE) -> tuple[Identity, Callable[[], None] | None]:
     """Who makes the call that begins here, and the heartbeat to give while it is queued (None: nobody
     listens)."""
-    outer = handed or _seen.get()
-    ambient: Mapping[str, Any] = var_child_runnable_config.get() or {}
-    config: Mapping[str, Any] = outer.config or {}
+    outer = _seen.get() if handed is NOWHERE else handed
+    config, ambient = outer.config, var_child_runnable_config.get()
     of_ambient = _runtime_of(ambient)
     runtime = outer.runtime or _runtime_of(config) or of_ambient
-    per_call = [read_identity(getattr(runtime, "context", None), plain=True)]
+    said = NOBODY if runtime is None else read_identity(getattr(runtime, "context", None), plain=True)
     for source in (config, ambient):
         if source:
-            per_call += [read_identity(source.get(part), plain=False) for part in ("configurable", "metadata")]
-    said = first_answers(*per_call)
+            for part in ("configurable", "metadata"):
+                said = first_answers(said, read_identity(source.get(part), plain=False))
     if said.priority == "interactive" and current_lease() is not None:
         said = said._replace(priority=None)  # inherited from the outer agent, which is whom the person waits for
-    who = first_answers(arguments, said, current_identity(), _own_names(config), _own_names(ambient))
-    return who, _heartbeat(runtime) or _heartbeat(of_ambient)
+    who = first_answers(arguments, said, current_identity())
+    for source in (config, ambient):
+        if source and (who.agent is None or who.session is None):
+            who = first_answers(who, _own_names(source))
+    beat = _heartbeat(runtime)
+    return who, _heartbeat(of_ambient) if beat is None and of_ambient is not runtime else beat
 
 
-def _runtime_of(config: Mapping[str, Any]) -> Any:
-    return (config.get("configurable") or {}).get(_RUNTIME_KEY)
+def _runtime_of(config: Mapping[str, Any] | None) -> Any:
+    given = config.get("configurable") if config else None
+    return given.get(_RUNTIME_KEY) if given else None
 
 
 def _own_names(config: Mapping[str, Any]) -> Identity:
-    if not config:
-        return NOBODY
     agent = (config.get("metadata") or {}).get("lc_agent_name")
     thread = (config.get("configurable") or {}).get("thread_id")
     return Identity(agent=str(agent) if agent else None, session=str(thread) if thread else None)

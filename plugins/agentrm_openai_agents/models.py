@@ -65,14 +65,14 @@ class GatedModel(Model):
     def _spec(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **readers: Any) -> CallSpec:
         named = dict(zip(("system_instructions", "input", "model_settings", "tools"), args, strict=False)) | kwargs
         tools = [(tool.name, getattr(tool, "params_json_schema", None)) for tool in named.get("tools") or ()]
-        name = getattr(model, "model", None)
+        name, limit = getattr(model, "model", None), getattr(named.get("model_settings"), "max_tokens", None)
         return spec_of(
             self.gate,
             self.agent,
             kind="model",
             model=name if isinstance(name, str) else None,
             input_tokens=max(1, estimate_tokens((named.get("system_instructions"), named.get("input"), tools))),
-            max_output_tokens=getattr(named.get("model_settings"), "max_tokens", None),
+            max_output_tokens=limit if isinstance(limit, int) and limit > 0 else None,
             **readers,
         )
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace as Object
+from typing import Any
 
 import pytest
 
-from agentrm.adapters import Meter, Usage, estimate_text, estimate_tokens, read_usage
+from agentrm.adapters import CallSpec, Meter, Usage, call, estimate_text, estimate_tokens, read_usage, stream
+from agentrm.adapters.conformance.harness import manager
 
 REPORTS = {
     "openai chat": Object(
@@ -51,6 +53,22 @@ def test_each_clients_report_is_read(client: str) -> None:
 )
 def test_a_missing_or_zero_report_is_none(nothing: object) -> None:
     assert read_usage(nothing) is None
+
+
+WRONG = [(10**13, 10**13), (-5, 3), ("a", "7"), (1.5, 2.5), (float("nan"), float("inf")), (None, True)]
+
+
+@pytest.mark.parametrize("said", WRONG, ids=str)
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_wrong_report_of_what_was_used_costs_no_answer(said: Any, streams: bool) -> None:
+    """Whoever read it: the provider's numbers reach no arithmetic and no lease."""
+    rm = manager()
+    spec = CallSpec(usage=lambda _: Usage(*said), size=lambda _: 7, input_tokens=11)
+    if streams:
+        assert list(stream(rm, spec, lambda: iter(["an", "answer"]))) == ["an", "answer"]
+    else:
+        assert call(rm, spec, lambda: "answer") == "answer"
+    assert rm.statistics().running == 0
 
 
 def test_every_script_has_its_price() -> None:

@@ -57,7 +57,7 @@ def test_the_provider_never_sees_more_calls_than_lanes(way: str) -> None:
             await asyncio.gather(*[WAYS[way](client) for _ in range(8)])
 
         run_async(main)
-        assert provider.peak_concurrency == 2
+        assert provider.peak_concurrency <= 2
     assert granted(rm) == 8
 
 
