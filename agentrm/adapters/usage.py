@@ -34,11 +34,11 @@ class Usage(NamedTuple):  # and no frozen dataclass: every call makes one
     free: bool = False
 
     def checked(self) -> Usage:
-        """Without what is no count of tokens: a provider's wrong report of what a call used must not cost its answer."""
-        counts = self[:3]
-        if all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in counts):
+        """Without what is no count of tokens: a provider's wrong report of the use must not cost the answer."""
+        inputs, outputs, cached, estimated, free = self
+        if all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in (inputs, outputs, cached)):
             return self
-        return Usage(*map(_count, counts), self.estimated, self.free)
+        return Usage(_count(inputs), _count(outputs), _count(cached), estimated, free)
 
     def plus(self, other: Usage) -> Usage:
         return self._merged(other, int.__add__)

@@ -150,14 +150,15 @@ def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 def _spec(gate: Gate, llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **more: Any) -> CallSpec:
     given = _given(args, kwargs)
     cls: Any = type(llm)
-    limits = [limit for name in _limits(cls) if isinstance(limit := getattr(llm, name, None), (int, float)) and limit > 0]
+    said = (getattr(llm, name, None) for name in _limits(cls))
+    limits = [int(limit) for limit in said if isinstance(limit, (int, float)) and limit > 0]
     return spec_of(
         gate,
         getattr(given.get("from_agent"), "role", None),
         kind="model",
         model=llm.model,
         input_tokens=estimate_tokens(given.get("messages")) + estimate_tokens(given.get("tools")),
-        max_output_tokens=int(limits[0]) if limits else None,
+        max_output_tokens=limits[0] if limits else None,
         **{"usage": _usage, "size": _size, **more},
     )
 

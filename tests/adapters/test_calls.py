@@ -253,7 +253,7 @@ def test_a_blocking_stream_that_hangs_on_a_loop_is_a_zombie_until_it_ends() -> N
     async def main() -> BaseException:
         async def read() -> None:
             async for _ in astream_blocking(rm, SPEC, provider.stream):
-                asyncio.get_running_loop().call_later(0.02, clock.advance, 32)
+                asyncio.get_running_loop().call_soon(clock.advance, 32)  # when the next chunk is waited for
 
         (error,) = await asyncio.gather(read(), return_exceptions=True)
         return error  # type: ignore[return-value]

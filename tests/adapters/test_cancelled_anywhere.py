@@ -103,6 +103,16 @@ async def _settled(rm: agentrm.ResourceManager) -> None:
     raise AssertionError(rm.statistics())
 
 
+async def _freed_when_asked_for(rm: agentrm.ResourceManager, holders: list[agentrm.Lease]) -> None:
+    """When a call has got into the queue, those that it waits for end."""
+    while holders:
+        if rm.statistics().waiting:
+            for lease in holders:
+                lease.release()
+            return
+        await asyncio.sleep(0)
+
+
 @pytest.mark.parametrize("queued", [False, True], ids=["at once", "queued"])
 @pytest.mark.parametrize("path", PATHS)
 async def test_cancelled_at_any_sleep_it_leaves_nothing(path: str, queued: bool) -> None:
@@ -110,8 +120,7 @@ async def test_cancelled_at_any_sleep_it_leaves_nothing(path: str, queued: bool)
     while not ended:
         rm = manager(1, tools=1)
         holders = [rm.lease(kind=kind, parent=None).acquire() for kind in ("model", "tool")] if queued else []
-        if holders:
-            asyncio.get_running_loop().call_later(0.002, lambda held=holders: [lease.release() for lease in held])
+        freeing = asyncio.create_task(_freed_when_asked_for(rm, holders))
         sleeps = Sleeps(PATHS[path](rm), at)
 
         async def run(sleeps: Sleeps = sleeps) -> str:
@@ -122,6 +131,7 @@ async def test_cancelled_at_any_sleep_it_leaves_nothing(path: str, queued: bool)
             ended = True
         except asyncio.CancelledError:
             pass
+        freeing.cancel()
         for lease in holders:
             lease.release()
         await _settled(rm)

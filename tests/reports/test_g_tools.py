@@ -108,7 +108,7 @@ async def _eight_hundred(cancel: bool) -> tuple[list[object], int, int]:
         running += 1
         most = max(most, running)
         try:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         finally:
             running -= 1
         ended += 1

@@ -239,7 +239,7 @@ def test_a_hung_stream_within_invoke_is_reaped_too(kind: type) -> None:
     async def main() -> BaseException:
         async def read() -> None:
             async for _ in agent.astream(HELLO, stream_mode="messages"):
-                asyncio.get_running_loop().call_later(0.01, clock.advance, 32)
+                asyncio.get_running_loop().call_soon(clock.advance, 32)  # when the next chunk is waited for
 
         (error,) = await asyncio.gather(asyncio.create_task(read()), return_exceptions=True)
         return error
