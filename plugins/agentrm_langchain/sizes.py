@@ -66,7 +66,8 @@ def _content(content: Any) -> int:
 
 def output_limit(model: Any, settings: Mapping[str, Any]) -> int | None:
     """The most tokens that the call may produce, None if nothing bounds them."""
-    for source, names in ((settings, _LIMITS), (vars(model), _of_class(type(model))[0])):
+    cls: Any = type(model)
+    for source, names in ((settings, _LIMITS), (vars(model), _of_class(cls)[0])):
         for name in names:
             value = source.get(name)
             if type(value) is int and value > 0:
@@ -79,7 +80,8 @@ def model_name(model: Any, settings: Mapping[str, Any]) -> str | None:
     named = settings.get("model")
     if isinstance(named, str) and named:
         return named
-    for name in _of_class(type(model))[1]:
+    cls: Any = type(model)
+    for name in _of_class(cls)[1]:
         value = getattr(model, name, None)
         if isinstance(value, str) and value:
             return value
