@@ -222,12 +222,13 @@ class StubApp:
 
     async def _answer(self, exchange: Exchange, behaviour: Behaviour) -> Outcome:
         kind, request = behaviour.kind, exchange.request
-        exchange.taken_up_s = exchange.now()
+        exchange.taken_up_s = taken_up = exchange.now()
         if kind == "hang":
             exchange.outcome_if_left = "hung"
             await _for_ever()
         assert isinstance(behaviour.service_s, (int, float)), "drawn before"
-        await asyncio.sleep(behaviour.service_s * self._scale)
+        begun = taken_up + behaviour.service_s * self._scale
+        await asyncio.sleep(begun - taken_up)
         if kind == "drop" and behaviour.after == 0:
             exchange.abort()
             return "dropped"
@@ -240,9 +241,9 @@ class StubApp:
             await exchange.json(503, error_body("The engine is overloaded.", "overloaded", None), hints)
             return "overloaded"
         reply = Reply(request, behaviour, self._seed)
-        return await (self._stream if request.stream else self._whole)(exchange, behaviour, reply)
+        return await (self._stream if request.stream else self._whole)(exchange, behaviour, reply, begun)
 
-    async def _stream(self, exchange: Exchange, behaviour: Behaviour, reply: Reply) -> Outcome:
+    async def _stream(self, exchange: Exchange, behaviour: Behaviour, reply: Reply, begun: float) -> Outcome:
         kind, gap = behaviour.kind, behaviour.gap_s * self._scale
         await exchange.head(200, "text/event-stream; charset=utf-8", self._limit_headers(exchange))
         if kind == "malformed":
@@ -250,7 +251,7 @@ class StubApp:
                 b'data: {"id": "chatcmpl-broken", "choices": [{"delta"\n\ndata: [DONE]\n\n', more=False
             )
             return "malformed"
-        left, begun = reply.output_tokens, self.now()
+        left = reply.output_tokens
         for place, frame in enumerate(reply.frames()):
             if kind != "answer" and place == behaviour.after:
                 break
@@ -273,9 +274,10 @@ class StubApp:
         await exchange.body(reply.ending(), more=False)
         return "answered"
 
-    async def _whole(self, exchange: Exchange, behaviour: Behaviour, reply: Reply) -> Outcome:
+    async def _whole(self, exchange: Exchange, behaviour: Behaviour, reply: Reply, begun: float) -> Outcome:
         kind = behaviour.kind
-        await asyncio.sleep(behaviour.gap_s * self._scale * max(0, reply.chunks - 1))
+        over = begun + behaviour.gap_s * self._scale * max(0, reply.chunks - 1)
+        await asyncio.sleep(max(0.0, over - self.now()))
         data = json.dumps(reply.whole()).encode()
         if kind == "malformed":
             data = data[: len(data) // 2]

@@ -215,8 +215,10 @@ class _World:
             outcome.waited_s = self.now - turn.arrival
         hangs = turn.hang if call.attempt == 1 else turn.hang and not turn.retry_ok
         if not hangs:
-            self._progress.began(round(FIRST_CHUNK_S * NS), 0)
-            self._progress.went_on(round(CHUNK_S * NS))
+            first = min(FIRST_CHUNK_S, turn.service)
+            self.at(self.now + first, lambda: self._progress.began(round(first * NS), 0))
+            if turn.service >= first + CHUNK_S:
+                self.at(self.now + first + CHUNK_S, lambda: self._progress.went_on(round(CHUNK_S * NS)))
             self.at(self.now + turn.service, lambda: self.finish(call, True))
             return
         outcome.hung_attempts += 1
