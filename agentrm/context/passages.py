@@ -1,38 +1,43 @@
 """How is a message cut into the passages that are judged, found and summarised one by one?
 
 A short message is one passage. A long text is cut between sentences into passages of about 160 characters,
-so that the one sentence that matters can stay while the rest goes. Passages are copies: their text stands
-in the message to the byte.
+so that the one sentence that matters can stay while the rest goes. A sentence that is said once shares no
+passage with set phrases: they would go or stay together. Passages are copies: their text stands in the message
+to the byte.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentrm.context.keyinfo import sentences_of
 from agentrm.context.messages import Message, Opaque
+from agentrm.context.phrasing import novelty
 from agentrm.context.predict import Passage
 
 WHOLE = 600  # characters up to which a message is one passage
 PIECE = 160
 PAUSE_S = 1800.0  # a gap after which a conversation opens again
+UNLIKE = 0.2  # of novelty, between neighbours that are not put into one passage
 _PHOTO = re.compile(r"\[(?:photo|image|picture)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A passage and the index of its message in the list it came from; `whole` when it is all of its text."""
+    """A passage and the index of its message in the list it came from, -1, -2, ... for what earlier notes kept. `whole`
+    when it is all of its text; `novelty` as in `phrasing`, among all texts that are cut at once."""
 
     message: int
     passage: Passage
     whole: bool
+    novelty: float
 
 
-def pieces_of(messages: Sequence[Message], whole: int = WHOLE) -> list[Piece]:
-    """The pieces of all messages in order. A message without text has none."""
-    out: list[Piece] = []
+def pieces_of(messages: Sequence[Message], kept: Sequence[Passage] = (), whole: int = WHOLE) -> list[Piece]:
+    """The pieces of all messages in order, after those that earlier notes `kept`. A message without text has none."""
+    units = [(-1 - number, passage, True) for number, passage in enumerate(kept)]
     before: float | None = None
     for index, message in enumerate(messages):
         text = message.text.strip()
@@ -43,25 +48,35 @@ def pieces_of(messages: Sequence[Message], whole: int = WHOLE) -> list[Piece]:
         author = message.name or message.role
         media = any(isinstance(p, Opaque) for p in message.parts) or bool(_PHOTO.search(text))
         if len(text) <= whole:
-            out.append(Piece(index, Passage(text, author, media, opening), True))
+            units.append((index, Passage(text, author, media, opening), True))
             continue
-        for number, piece in enumerate(_cut(text)):
-            out.append(Piece(index, Passage(piece, author, media, opening and number == 0), False))
-    return out
+        for number, part in enumerate(_parts(text)):
+            units.append((index, Passage(part, author, media, opening and number == 0), False))
+    news = novelty([passage.text for _, passage, _ in units]).tolist()
+    return _joined([Piece(*unit, new) for unit, new in zip(units, news, strict=True)])
 
 
-def _cut(text: str) -> list[str]:
-    out: list[str] = []
-    held: list[str] = []
-    size = 0
-    for sentence in sentences_of(text):
-        for start in range(0, len(sentence), 2 * PIECE):
-            part = sentence[start : start + 2 * PIECE]
-            if held and size + len(part) > PIECE:
-                out.append("\n".join(held))
-                held, size = [], 0
-            held.append(part)
-            size += len(part)
-    if held:
-        out.append("\n".join(held))
+def _parts(text: str) -> list[str]:
+    """The sentences, those of more than two passages cut."""
+    return [s[start : start + 2 * PIECE] for s in sentences_of(text) for start in range(0, len(s), 2 * PIECE)]
+
+
+def _joined(parts: Sequence[Piece]) -> list[Piece]:
+    """Neighbours of one message in one piece of up to about 160 characters, where they are alike in novelty."""
+    out: list[Piece] = []
+    for part in parts:
+        last = out[-1] if out else None
+        if (
+            last is None
+            or part.whole
+            or last.message != part.message
+            or len(last.passage.text) + len(part.passage.text) > PIECE
+            or abs(last.novelty - part.novelty) > UNLIKE
+        ):
+            out.append(part)
+            continue
+        text = f"{last.passage.text}\n{part.passage.text}"
+        share = len(part.passage.text) / len(text)
+        new = (1 - share) * last.novelty + share * part.novelty
+        out[-1] = replace(last, passage=replace(last.passage, text=text), novelty=new)
     return out

@@ -18,6 +18,7 @@ from agentrm.context.incidence import Incidence, Unsaid
 from agentrm.context.keyinfo import Fact, is_of_kind
 from agentrm.context.messages import Message
 from agentrm.context.passages import Piece, pieces_of
+from agentrm.context.phrasing import fresh_share
 from agentrm.context.predict import Closeness, Passage, closeness, predict_reuse
 from agentrm.context.relevance import Relevance
 from agentrm.context.similarity import VectorCache
@@ -67,22 +68,29 @@ class Index:
         self.groups, self.cache, self.lines = groups, cache, lines
         self.owners: list[tuple[int, Message, bool]] = []
         self.passages: list[Passage] = []
-        for number, line in enumerate(lines):
-            role = line.role if line.role in ("user", "assistant", "system") else "assistant"
-            self.owners.append((-1 - number, Message(line.source, role), False))
-            self.passages.append(Passage(line.text, line.role))
+        novelty: list[float] = []
         chat = [(i, g.messages[0]) for i, g in enumerate(groups) if g.kind != "tools"]
         pieces: dict[int, list[Piece]] = {}
-        for piece in pieces_of([m for _, m in chat]):  # all at once: a pause is seen between groups
-            pieces.setdefault(chat[piece.message][0], []).append(piece)
+        kept = [Passage(line.text, line.role) for line in lines]
+        for piece in pieces_of([m for _, m in chat], kept):  # all at once: a pause is seen between groups
+            if piece.message >= 0:
+                pieces.setdefault(chat[piece.message][0], []).append(piece)
+                continue
+            line = lines[-1 - piece.message]
+            role = line.role if line.role in ("user", "assistant", "system") else "assistant"
+            self.owners.append((piece.message, Message(line.source, role), False))
+            self.passages.append(piece.passage)
+            novelty.append(piece.novelty)
         for index, group in enumerate(groups):
             first = group.messages[0]
             if group.kind == "tools":
                 self.owners.append((index, first, True))
                 self.passages.append(Passage(_step_text(group), first.name or "assistant"))
+                novelty.append(1.0)
             for piece in pieces.get(index, ()):
                 self.owners.append((index, first, piece.whole))
                 self.passages.append(piece.passage)
+                novelty.append(piece.novelty)
         self.vectors: Any = None
         self.near: Closeness | None = None
         if cache is not None and self.passages:
@@ -91,6 +99,7 @@ class Index:
         space = cache.embedder.name if cache is not None else ""
         words = Incidence([words_of(p.text) for p in self.passages])
         self.reuse = predict_reuse(self.passages, self.vectors, self.near, space, words)
+        self.fresh = fresh_share(novelty)
         self.unsaid = Unsaid(words, _DIGITS)
         self.rules = [is_of_kind(p.text, *_KEY_KINDS) for p in self.passages]
         self._relevance: Relevance | None = None
@@ -111,7 +120,7 @@ class Index:
             values = _probability(self._relevance.scores(query, aim))
         else:
             values = _with_steps(
-                self.reuse, self.owners, self.groups, self.passages, self.rules, facts, self.vectors, aim
+                self.reuse * self.fresh, self.owners, self.groups, self.passages, self.rules, facts, self.vectors, aim
             )
         out = [
             Candidate(group, message, passage.text, self._line_value(group, float(value)), whole, rule)
