@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
@@ -22,7 +23,14 @@ def command(module: str) -> str:
     words = [one for one in sys.argv[1:] if one != "--record"]
     if "--json" in words:
         del words[(at := words.index("--json")) : at + 2]
-    return shlex.join(["python", "-m", module, *words])
+    return shlex.join([*priority(), "python", "-m", module, *words])
+
+
+def priority() -> list[str]:
+    """How this process got its real-time priority, if it has one."""
+    if not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) != os.SCHED_FIFO:
+        return []
+    return ["chrt", "-f", str(os.sched_getparam(0).sched_priority)]
 
 
 def record(parts: Mapping[str, Part], line: str) -> None:

@@ -127,7 +127,8 @@ def main() -> int:
     if arguments.record:  # with what shapes the run, not with where things lie on this machine
         shaped = f"--blocks {memory[0]} --block-size {memory[1]} --programs {count} --turns {shape.turns}"
         shaped += f" --sentences {shape.sentences} --answer {shape.answer}"
-        page.record({"vllm": result}, f"{MODULE} --python PYTHON --weights FOLDER {shaped}")
+        line = [*page.priority(), MODULE, "--python PYTHON --weights FOLDER", shaped]
+        page.record({"vllm": result}, " ".join(line))
     return 0
 
 
