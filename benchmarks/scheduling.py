@@ -72,7 +72,7 @@ def table(found: Sequence[dict[str, Any]], policies: Sequence[str]) -> list[str]
 
 
 def automatic(seeds: int) -> list[str]:
-    """`auto` beside each fixed policy, all with our reaper: what an interactive caller sees, and the throughput."""
+    """`auto` beside each fixed policy, all with our reaper: interactive P95, P95 of all, throughput."""
     found = rows(seeds, [x / 100 for x in MIXES[0]], (*FIXED, "agentrm-auto"), list(SCENARIOS))
     by = {(r["scenario"], r["policy"], r["class"]): r for r in found}
     lines = ["| scenario | measure | " + " | ".join((*FIXED, "agentrm-auto")) + " | auto / best |"]
@@ -80,6 +80,7 @@ def automatic(seeds: int) -> list[str]:
     for scenario in SCENARIOS:
         for klass, metric, title, best in (
             ("interactive", "p95_s", "interactive P95 s", min),
+            ("all", "p95_s", "P95 s of all", min),
             ("all", "throughput_per_min", "turns/min", max),
         ):
             values = [by[scenario, name, klass][metric]["median"] for name in (*FIXED, "agentrm-auto")]
@@ -107,9 +108,11 @@ def main() -> None:
     ]
     lines += [
         "\n### The policy `auto` beside the fixed ones\n",
-        "All with our reaper. `auto` is within 5 % of the best fixed policy in what interactive callers see and in "
-        "throughput; over all classes together first-in-first-out has the shortest P95 in High, at the price of "
-        "interactive callers.\n",
+        "All with our reaper. `auto` exists so that people do not wait behind programs whatever the load: what it is "
+        "held to, within 5 % of the best fixed policy, is what interactive callers see (their P95) and throughput. It "
+        "is not within 5 % in the P95 of all classes together where work piles up (High, Faulty): there "
+        "first-in-first-out has the shortest, because it makes interactive callers wait as long as everyone. None of "
+        "the fixed orders is within 5 % in both; `priority` comes nearest in High.\n",
         *automatic(args.seeds),
     ]
     (HERE / "results_scheduling.md").write_text("\n".join(lines) + "\n")
