@@ -268,7 +268,8 @@ turn of the loop; bare and gated calls in turns in one process, the median of th
 round), in each round the medians of its calls. Bar: 2 % of the framework's own cost, or 100 us, whichever is
 more. Leases: the model and tool calls in one such call, as the manager counted them. "agent, middleware" stands
 beside an agent whose middleware has the same hooks and does nothing. Import: the plugin's own modules without what
-they import, from their bytecode, best of several processes; bar 20 ms.
+they import, from their bytecode, best of several processes; bar 20 ms. The figures below were taken with real-time
+priority (`chrt -f 5 python -m benchmarks.adapters --only NAME`) beside other work, which fills the caches.
 """
 TABLE = """| call | leases | bare | gate adds | bar | |
 |---|---:|---:|---:|---:|---|
