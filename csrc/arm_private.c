@@ -27,5 +27,6 @@
 #include "arm_limit.c"
 #include "arm_policy.c"
 #include "arm_flow.c"
+#include "arm_walk.c"
 #include "arm_dispatch.c"
 #include "arm_ticket.c"
