@@ -5,8 +5,8 @@ How tools run beside each other is configured (`tools`, docs/tools.md) and decid
 
 from __future__ import annotations
 
-from agentrm.tools.environment import Environment
-from agentrm.tools.environments import Environments, EnvironmentStatistics
+from agentrm.tools.environment import Environment, EnvironmentStatistics
+from agentrm.tools.environments import Environments
 from agentrm.tools.errors import (
     EnvironmentEnded,
     EnvironmentLeft,

@@ -1,4 +1,4 @@
-"""One tool environment, as the program that uses it sees it."""
+"""One tool environment, as the program that uses it sees it, and the figures of all of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from agentrm.scheduling.lease import Lease
     from agentrm.tools.journal import Entry
 
-__all__ = ["Environment", "State"]
+__all__ = ["Environment", "EnvironmentStatistics", "State"]
 
 _log = logging.getLogger("agentrm")
 
@@ -185,3 +186,19 @@ def _check(words: Sequence[str], timeout: float | None) -> None:
 def _poke(writing: int) -> None:
     with suppress(OSError):
         os.write(writing, b"x")
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentStatistics:
+    """Numbers of environments by state, and totals since the manager was made. `prepare_s`: seconds of preparation;
+    `awaited_s`: seconds that somebody waited for one, which is what of them was on anybody's way."""
+
+    queued: int
+    preparing: int
+    ready: int
+    made: int
+    failed: int
+    released: int
+    lost: int
+    prepare_s: float
+    awaited_s: float

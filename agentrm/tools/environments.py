@@ -17,7 +17,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from agentrm.errors import ConfigError, ForkedError, ManagerClosed
 from agentrm.identity import Priority, current_identity
 from agentrm.threads import Signal, in_thread, in_time, on_thread
 from agentrm.tools.at_exit import close_at_exit
-from agentrm.tools.environment import Environment
+from agentrm.tools.environment import Environment, EnvironmentStatistics
 from agentrm.tools.errors import EnvironmentEnded, EnvironmentLeft, EnvironmentLost
 from agentrm.tools.journal import Entry, Journal, default_home
 from agentrm.tools.leftovers import clean
@@ -42,26 +41,10 @@ if TYPE_CHECKING:
     from agentrm.scheduling.lease import Lease
     from agentrm.scheduling.manager import ResourceManager
 
-__all__ = ["EnvironmentStatistics", "Environments"]
+__all__ = ["Environments"]
 
 Done = Callable[["BaseException | None"], None]
 Making = Callable[[Environment, Done], None]
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentStatistics:
-    """Numbers of environments by state, and totals since the manager was made. `prepare_s`: seconds of preparation;
-    `awaited_s`: seconds that somebody waited for one, which is what of them was on anybody's way."""
-
-    queued: int
-    preparing: int
-    ready: int
-    made: int
-    failed: int
-    released: int
-    lost: int
-    prepare_s: float
-    awaited_s: float
 
 
 class Environments:
