@@ -66,7 +66,7 @@ class Accuracy:
 
 
 def _manager(shape: str) -> ResourceManager:
-    limit = {"requests": AMOUNT} if shape == "rolling" else {"tokens": AMOUNT, "burst": BURST}
+    limit: dict[str, float] = {"requests": AMOUNT} if shape == "rolling" else {"tokens": AMOUNT, "burst": BURST}
     limit["per"] = WINDOW_S
     return ResourceManager(pools={"default": {"lanes": 1_000, "limits": [limit]}})
 

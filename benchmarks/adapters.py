@@ -105,7 +105,7 @@ def langchain() -> Iterator[Case]:
     bare_agent, gated_agent = create_agent(model, []), create_agent(gated, [])
     with_nothing = create_agent(model, [], middleware=[Nothing()])
     with_ours = create_agent(model, [], middleware=[AgentRMMiddleware(rm)])
-    hello = {"messages": [HumanMessage("hello")]}
+    hello: Any = {"messages": [HumanMessage("hello")]}
     yield Case("model.ainvoke", lambda: model.ainvoke("hello"), lambda: gated.ainvoke("hello"), rm)
     yield Case("tool.ainvoke", lambda: look.ainvoke({}), lambda: gated_look.ainvoke({}), rm)
     yield Case("agent, model attached", lambda: bare_agent.ainvoke(hello), lambda: gated_agent.ainvoke(hello), rm)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from time import process_time_ns
 from typing import Protocol
 
@@ -11,10 +11,13 @@ from benchmarks import sizes
 
 
 class Turnstile(Protocol):
-    """A thing that coroutines wait at. `order` is set by the coroutines as they pass."""
+    """A thing that coroutines wait at until it lets them through, one at a time."""
 
-    async def wait(self) -> None: ...
-    def release_one(self) -> None: ...
+    @property
+    def wait(self) -> Callable[[], Awaitable[object]]: ...
+
+    @property
+    def release_one(self) -> Callable[[], object]: ...
 
 
 async def _passage(make: Callable[[], Turnstile], each_releases: bool) -> float:
@@ -36,7 +39,7 @@ async def _passage(make: Callable[[], Turnstile], each_releases: bool) -> float:
     return (process_time_ns() - start) / n
 
 
-async def _all(tasks: list[asyncio.Future[None]]) -> None:
+async def _all(tasks: Sequence[asyncio.Future[None]]) -> None:
     """As gather, without its cost per task in the measured time: the last one to be queued is the last to pass."""
     for task in tasks:
         await task

@@ -142,11 +142,12 @@ def _provide(pipe: Connection, script: Script, scale: int) -> None:
 async def _live(policy: str, lanes: int, turns: Sequence[Turn], scale: int) -> list[Outcome]:
     import httpx
     from langchain_openai import ChatOpenAI
+    from pydantic import SecretStr
 
     from agentrm_langchain import gate_model
 
     outcomes = [Outcome(turn) for turn in turns]
-    sections = {**SETTINGS[policy], "pools": {"default": {"lanes": lanes, "retry": {"attempts": 1}}}}
+    sections: dict[str, Any] = {**SETTINGS[policy], "pools": {"default": {"lanes": lanes, "retry": {"attempts": 1}}}}
     with (
         provider(Script(turns, POLICIES[policy].reaper), scale) as base_url,
         ResourceManager(clock=(clock := FastClock(scale)), **sections) as rm,
@@ -205,7 +206,7 @@ def compare(scenario: str, policy: str, seed: int, scale: int) -> list[dict[str,
 
 def off(row: Mapping[str, Any]) -> float:
     """How far the live figure is from the simulated one, whichever is farther."""
-    return max(abs(row[m]["live"] / row[m]["simulated"] - 1) for m in COMPARED)
+    return max(abs(float(row[m]["live"]) / float(row[m]["simulated"]) - 1) for m in COMPARED)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -37,5 +37,5 @@ def curve(path: Path, title: str, x_label: str, points: list[tuple[int, float]])
 
 
 def _round_up(y: float) -> float:
-    step = 10 ** math.floor(math.log10(y))
+    step: float = 10 ** math.floor(math.log10(y))
     return math.ceil(y / step) * step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+from functools import partial
 
 from benchmarks import sizes
 from benchmarks.measure import Result, of_rounds, whole
@@ -23,7 +24,7 @@ def _curve(points: tuple[int, ...], make: dict[int, Traffic], rounds: int) -> li
     for i in range(rounds):
         gc.collect()
         order = points if i % 2 else points[::-1]
-        taken.append({p: whole(lambda p=p: make[p].cycles(n), n) for p in order})
+        taken.append({p: whole(partial(make[p].cycles, n), n) for p in order})
     return taken
 
 

@@ -54,9 +54,10 @@ def measure(rounds: int, seconds: float, folder: Path) -> dict[str, Any]:
     engine = ("benchmarks.gateway.engine", str(CHUNKS), str(GAP_S), str(FIRST_S))
     with running(*engine) as one, running(*engine) as two, running(*engine, str(cert), str(key)) as secure:
         backends = {"a": {"url": one, "lanes": 1000}, "b": {"url": two, "lanes": 1000}}
-        secured = {"tls": {"cert": str(cert), "key": str(key)}, "keys": {"k": {"env": "BENCHMARK_KEY"}}}
-        for name, more in (("plain", {}), ("secured", secured)):
-            config = {"gateway": {"port": 0, "backends": backends, **more}}
+        tls, keys = {"cert": str(cert), "key": str(key)}, {"k": {"env": "BENCHMARK_KEY"}}
+        secured: dict[str, object] = {"tls": tls, "keys": keys}
+        for name, section in (("plain", {}), ("secured", secured)):
+            config = {"gateway": {"port": 0, "backends": backends, **section}}
             (folder / f"{name}.yaml").write_text(json.dumps(config))
         with running("agentrm", "serve", "--config", str(folder / "plain.yaml")) as plain, running(
             "agentrm", "serve", "--config", str(folder / "secured.yaml"), BENCHMARK_KEY=KEY

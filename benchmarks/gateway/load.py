@@ -71,6 +71,8 @@ async def load(
     url: str, streams: int, ramp_s: float, seconds: float, key: str | None, cert: str | None
 ) -> list[float]:
     loop, parts = asyncio.get_running_loop(), urlsplit(url)
+    if parts.hostname is None or parts.port is None:
+        raise ValueError(f"a URL with a host and a port is needed, not {url!r}")
     more = f"Authorization: Bearer {key}\r\n" if key else ""
     request = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n{more}"

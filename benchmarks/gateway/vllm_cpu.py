@@ -44,7 +44,7 @@ def weights(folder: Path) -> None:
     from agentrm.models import catalog
 
     file = catalog.locate(catalog.lookup("smollm2-135m"))
-    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
+    model: Any = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
     model.hf_quantizer, model.is_quantized = None, False  # it was taken apart on loading, and may be saved
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

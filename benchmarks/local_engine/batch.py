@@ -66,9 +66,13 @@ def step_times(bench: Bench, engine: LocalEngine, prompts: Sequence[Sequence[int
         engine.generate(text, max_new_tokens=count + 1, program=program)
         for text, program in zip(texts, programs, strict=True)
     ]
+    def begin() -> None:
+        for one in generations:
+            one._begin()
+
     loop.forward.run = stamped  # type: ignore[method-assign]
     try:
-        loop.ask(lambda: [one._begin() for one in generations])
+        loop.ask(begin)
         with ThreadPoolExecutor(len(generations)) as threads:
             list(threads.map(text_of, generations))
     finally:

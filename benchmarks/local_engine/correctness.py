@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import agentrm
-from agentrm.models import Generation, LocalEngine
+from agentrm.models import Generation, LocalEngine, Piece
 from benchmarks.local_engine.bench import Bench, Row, checked, text_of
 
 
@@ -72,9 +72,14 @@ class Crowd:
             return out
 
         loop.forward.run = counted  # type: ignore[method-assign]
-        loop.ask(lambda: [one._begin() for i, one in enumerate(self._running) if i % 8 != 7])
+        loop.ask(self._begin)
         self._settled.wait()
         return [shown + text_of(one) for shown, one in zip(self._shown, self._running, strict=True)]
+
+    def _begin(self) -> None:
+        for i, one in enumerate(self._running):
+            if i % 8 != 7:
+                one._begin()
 
     def _between(self) -> None:
         """In the loop's thread, after each step."""
@@ -103,6 +108,10 @@ class Crowd:
         self.frozen += 1
 
 
+def _to_its_end(generation: Generation) -> list[Piece]:
+    return list(generation)
+
+
 def memory(bench: Bench) -> list[Row]:
     programs, count = (4, 4) if bench.quick else (12, 16)
     prompts = [bench.prompt(150 + 20 * (i % 5)) for i in range(programs)]
@@ -116,7 +125,7 @@ def memory(bench: Bench) -> list[Row]:
                 engine.generate(prompt, max_new_tokens=count, program=program)
                 for prompt, program in zip(prompts, held, strict=True)
             ]
-            pieces = list(threads.map(list, generations))
+            pieces = list(threads.map(_to_its_end, generations))
         seen = engine.statistics()[0]
         arena = engine._loops[0].store.arena.data.nbytes
     usages = [one[-1].usage for one in pieces]
