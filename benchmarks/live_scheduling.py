@@ -154,7 +154,7 @@ async def _live(policy: str, lanes: int, turns: Sequence[Turn], scale: int) -> l
     ):
         pool = httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=None)
         client = ChatOpenAI(
-            model="stub", base_url=base_url, api_key="any", http_async_client=pool, stream_usage=True
+            model="stub", base_url=base_url, api_key=SecretStr("any"), http_async_client=pool, stream_usage=True
         )
         model = gate_model(rm, client)
         with ResourceManager() as other:  # what a first call makes once is no part of it, nor is it learnt from
