@@ -44,6 +44,21 @@ class Step:
     merge: bool = False
     shapes: list[tuple[int, int]] = field(default_factory=list)
     table: Any = None
+    _alike: list[list[Span]] = field(default_factory=list)
+
+    def alike(self) -> list[list[Span]]:
+        """The spans in the order of the row; neighbours that feed one token each and are of one length (beams, samples,
+        agents of one prompt) in a list together, for one launch: what comes out is the same to the bit."""
+        if not self._alike:
+            before = None
+            for span in self.spans:
+                kind = span.length if span.last - span.first == 1 else None
+                if kind is not None and kind == before:
+                    self._alike[-1].append(span)
+                else:
+                    self._alike.append([span])
+                before = kind
+        return self._alike
 
 
 def register() -> None:
@@ -86,16 +101,17 @@ def attend(
     if step.merge and sliding_window is None:
         return _merged(step, query, keys, values, scaling), None
     parts = []
-    for span in step.spans:
-        count, length, segments = span.last - span.first, span.length, span.segments
+    for spans in step.alike():
+        span = spans[0]
+        count, length, pieces = span.last - span.first, span.length, [each.segments for each in spans]
         if sliding_window is not None and length - count + 1 > sliding_window:
-            segments, length = _tail(segments, sliding_window + count - 1), sliding_window + count - 1
-        k = _read(keys, segments).transpose(0, 1)[None]
-        v = _read(values, segments).transpose(0, 1)[None]
-        q = query[:, :, span.first : span.last]
+            length = sliding_window + count - 1
+            pieces = [_tail(segments, length) for segments in pieces]
+        k, v = _read_all(keys, pieces), _read_all(values, pieces)
+        q = query[:, :, span.first : spans[-1].last]
         if count == 1:
-            out = attention(q.reshape(1, -1, groups, q.shape[3]), k, v, scale=scaling)
-            parts.append(out.reshape(1, 1, heads, -1))
+            out = attention(q[0].transpose(0, 1).reshape(len(spans), -1, groups, q.shape[3]), k, v, scale=scaling)
+            parts.append(out.reshape(1, len(spans), heads, -1))
             continue
         if length == count and (sliding_window is None or count <= sliding_window):
             out = attention(q, _wide(k, q), _wide(v, q), scale=scaling, is_causal=True)
@@ -104,6 +120,14 @@ def attend(
             out = attention(q, _wide(k, q), _wide(v, q), scale=scaling, attn_mask=mask)
         parts.append(out.transpose(1, 2))
     return torch.cat(parts, dim=1), None
+
+
+def _read_all(layer: torch.Tensor, pieces: list[list[Segment]]) -> torch.Tensor:
+    """The tokens of programs of one length, [programs, heads, tokens, width]; a single one is not copied for it."""
+    import torch
+
+    read = [_read(layer, segments) for segments in pieces]
+    return (read[0][None] if len(read) == 1 else torch.stack(read)).transpose(1, 2)
 
 
 def _read(layer: torch.Tensor, segments: list[Segment]) -> torch.Tensor:

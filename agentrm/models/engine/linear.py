@@ -39,7 +39,8 @@ class PackedLinear(torch.nn.Module):
 def pack(model: torch.nn.Module) -> None:
     """Replaces the float32 linear layers on the CPU, where torch has oneDNN; again it does nothing. A weight that an
     embedding shares then has a second place in memory."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    known = all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
+    if not known or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
