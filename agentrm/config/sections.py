@@ -164,8 +164,7 @@ class Pool(Section):
         choice("refuse", "debt"),
         "refuse",
         "What becomes of a call that is larger than a limit can ever hold: refused at once, or let in "
-        "alone, its debt "
-        "worked off before the next.",
+        "alone, its debt worked off before the next.",
     )
     retry: Retry = key(section(Retry), Retry, "When a failed call is tried again.")
 
@@ -254,8 +253,7 @@ class Reaper(Section):
         either("auto", number()),
         "auto",
         "Seconds without a chunk or heartbeat before `IdleTimeout`; `auto`: from what is usual for the "
-        "model and "
-        "size.",
+        "model and size.",
     )
     run_s: float = key(number(), 600.0, "Seconds that a call may run before `RunTimeout`.")
     sweep_s: float = key(number(), 1.0, "Seconds between two looks at what is overdue.")
@@ -268,8 +266,7 @@ class Reaper(Section):
         either("lanes", whole(0, MOST_LANES)),
         "lanes",
         "Reaped calls per pool that may still be at work because they could not be stopped, their lane "
-        "given on. At "
-        "this number lanes stay taken until the work ends; `lanes`: as many as the pool has; 0: always.",
+        "given on. At this number lanes stay taken until the work ends; `lanes`: as many as the pool has; 0: always.",
     )
 
 

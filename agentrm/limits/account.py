@@ -163,6 +163,7 @@ class Account:
         return now if not pace or lacking <= 0 else now + int(lacking * 60e9 / pace) + 1
 
     def statistics(self, now: int) -> BudgetStatistics:
+        """At `now` (nanoseconds), once a window that is over has been renewed."""
         self.roll(now)
         spent: dict[str, Cost] = dict(zip(KINDS, self.spent, strict=True))
         if self.unpriced:

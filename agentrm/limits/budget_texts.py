@@ -14,6 +14,7 @@ __all__ = ["exceeded", "no_price", "reply_stopped"]
 
 
 def exceeded(lease: Lease, account: Account, kind: int, asked: float, now: int) -> BudgetExceeded:
+    """`asked`: of the kind at index `kind` of `KINDS`, in its unit; 0: more than is left. `now`: nanoseconds."""
     limit = account.limits[kind] or 0
     spent, reserved, name = account.spent[kind], account.reserved[kind], KINDS[kind]
     renews = account.renews_in_s(now)
@@ -32,6 +33,7 @@ def exceeded(lease: Lease, account: Account, kind: int, asked: float, now: int) 
 
 
 def no_price(lease: Lease, account: Account) -> PriceUnknown:
+    """The budget limits money, and what the call costs can't be told."""
     model = lease.route.model
     what = f"of the model {model!r}" if model else "of a call that names no model"
     return PriceUnknown(
@@ -43,6 +45,7 @@ def no_price(lease: Lease, account: Account) -> PriceUnknown:
 
 
 def reply_stopped(lease: Lease, account: Account, limit: int, produced: int) -> OutputLimit:
+    """`limit`, `produced`: output tokens."""
     return OutputLimit(
         f"the reply to agent {lease.agent!r} was stopped after {produced} output tokens: budgets.{account.name} had "
         f"{limit} left for it. What had come is in `partial`; raise the budget or ask for shorter replies",

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
 
+from agentrm.core.codes import FAILED, REFUND
 from agentrm.errors import ManagerClosed
 from agentrm.limits.account import TOKENS, USD, WALL, Account, Amounts, BudgetStatistics, Charge
 from agentrm.limits.budget_texts import exceeded, no_price, reply_stopped
@@ -22,7 +23,7 @@ from agentrm.limits.lineage import current_kin
 from agentrm.limits.prices import Use, cost, dearest, most
 from agentrm.limits.serial import Serial
 from agentrm.scheduling import refusals
-from agentrm.scheduling.lease import ENDED, FAILED, NEW, REFUND, Lease
+from agentrm.scheduling.lease import ENDED, NEW, Lease
 from agentrm.scheduling.pace import Pace, timeout
 from agentrm.scheduling.pool import FIRST_TOKENS, LONGEST_S
 from agentrm.scheduling.waiters import CallbackWaiter, LoopWaiter, ThreadWaiter, Waiter

@@ -50,6 +50,7 @@ def _report(rm: ResourceManager, turned_away: int) -> CloseReport:
 
 
 def close(rm: ResourceManager, timeout: float | None) -> CloseReport:
+    """Turns away what waits and what comes, and waits up to `timeout` seconds (None: without end) for what runs."""
     turned_away = _turn_away(rm)
     if timeout is None or timeout > 0:
         rm.gate.idle.wait(timeout)
@@ -57,6 +58,7 @@ def close(rm: ResourceManager, timeout: float | None) -> CloseReport:
 
 
 async def aclose(rm: ResourceManager, timeout: float | None) -> CloseReport:
+    """`close` without blocking the loop."""
     turned_away = _turn_away(rm)
     if not rm.gate.idle.is_set() and (timeout is None or timeout > 0):
         loop = asyncio.get_running_loop()

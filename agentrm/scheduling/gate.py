@@ -11,16 +11,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from agentrm.clock import Timer
-from agentrm.core._agentrm_core import lib
+from agentrm.core import codes
+from agentrm.core.codes import DONE, FAILED, REFUND, WAITED
 from agentrm.core.port import Port
 from agentrm.errors import AdmissionError
 from agentrm.scheduling import refusals
 from agentrm.scheduling.backoff import Backoff
 from agentrm.scheduling.circles import refuse_circle
-from agentrm.scheduling.lease import DONE, ENDED, FAILED, NEW, REFUND, RUNNING, WAITING, Lease
+from agentrm.scheduling.lease import ENDED, NEW, RUNNING, WAITING, Lease
 from agentrm.scheduling.loops import Loops
 from agentrm.scheduling.ordering import ordering
-from agentrm.scheduling.pool import LONGEST_S, WAITED
+from agentrm.scheduling.pool import LONGEST_S
 from agentrm.scheduling.pressure import PressureGauge
 from agentrm.scheduling.reaper import Sweeper
 from agentrm.scheduling.waiters import Batch, CallbackWaiter, Waiter
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate"]
 
-_RESUMED, _TRY, _AWAITED = (f << 12 for f in (lib.ARM_F_RESUMED, lib.ARM_F_TRY, lib.ARM_F_AWAITED))
-_E_AGENT, _E_QUEUE, _E_STATE = lib.ARM_E_AGENT, lib.ARM_E_QUEUE, lib.ARM_E_STATE
+_RESUMED, _TRY, _AWAITED = (f << 12 for f in (codes.F_RESUMED, codes.F_TRY, codes.F_AWAITED))
+_E_AGENT, _E_QUEUE, _E_STATE = codes.E_AGENT, codes.E_QUEUE, codes.E_STATE
 
 
 class _Mark:

@@ -53,8 +53,7 @@ class Job:
                 self.skipped += 1
                 raise JobSkipped(
                     f"job {self.name!r} runs and its next run waits; this firing, number {self.fired}, is one too "
-                    "many. "
-                    "Fire it less often, or let it skip",
+                    "many. Fire it less often, or let it skip",
                     is_retryable=False,
                 )
             self._next = waiter

@@ -18,7 +18,6 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from agentrm.core._agentrm_core import lib
 from agentrm.errors import AgentRMError, ConfigError, ForkedError, LeaseError
 from agentrm.restoring import restore
 from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Lease", "current_lease"]
 
-DONE, FAILED, REFUND = lib.ARM_DONE, lib.ARM_FAILED, lib.ARM_REFUND
 MOST_TOKENS = 2_000_000_000
 NEW, WAITING, RUNNING, REAPED, ENDED = "new", "waiting", "running", "reaped", "done"
 

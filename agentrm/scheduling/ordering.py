@@ -67,8 +67,7 @@ class _Custom:
         if type(level) is not int or not 0 <= level <= 2 or type(key) is not int or not 0 <= key <= MOST_KEY:
             raise AgentRMError(
                 f"policy {self._policy.name!r} placed a call of agent {route.agent!r} at {place!r}; level must be 0 "
-                "to 2 and "
-                f"key a whole number from 0 to {MOST_KEY}"
+                f"to 2 and key a whole number from 0 to {MOST_KEY}"
             )
         return self._gate.port.submit_keyed(*asked, level, max(1, key))
 

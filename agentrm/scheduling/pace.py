@@ -135,6 +135,7 @@ class Pace:
 
 
 def timeout(lease: Lease, wait_max: float, charges: list[Charge]) -> QueueTimeout:
+    """For a call that the paces of `charges` did not let go within `wait_max` seconds."""
     names = " and ".join(f"budgets.{charge.account.name}" for charge in charges)
     return QueueTimeout(
         f"the call of agent {lease.agent!r} may wait {wait_max:g} s (queue wait) and the pace of {names} did not "

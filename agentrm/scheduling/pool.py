@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentrm.core._agentrm_core import lib
+from agentrm.core.codes import IDLE
 from agentrm.scheduling.progress import LONGEST_NS, Progress
 
 if TYPE_CHECKING:
     from agentrm.config import Pool as PoolConfig
     from agentrm.config import Reaper
 
-__all__ = ["IDLE", "TAKEN", "WAITED", "PoolState", "Share"]
-
-WAITED, IDLE, TAKEN = lib.ARM_WAITED, lib.ARM_IDLE, lib.ARM_TAKEN
+__all__ = ["PoolState", "Share"]
 
 FIRST_TOKENS = 1000
 """Reserved for a call of unknown size before any was seen."""

@@ -14,8 +14,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from agentrm.core.codes import IDLE, TAKEN, WAITED
 from agentrm.limits.serial import Serial
-from agentrm.scheduling.pool import IDLE, TAKEN, WAITED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

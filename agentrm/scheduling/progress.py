@@ -29,6 +29,7 @@ class Slowest:
         self._now = self._before = self._count = self._seen = 0
 
     def add(self, ns: int) -> None:
+        """One more that took `ns` nanoseconds; what came before the last whole batch of 64 is forgotten."""
         self._count += 1
         self._seen += 1
         if ns > self._now:

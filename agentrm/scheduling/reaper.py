@@ -10,10 +10,9 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
-from agentrm.core._agentrm_core import lib
+from agentrm.core.codes import E_STALE, FAILED, REFUND, WAITED
 from agentrm.errors import IdleTimeout, LeaseError, RunTimeout
-from agentrm.scheduling.lease import ENDED, FAILED, REAPED, REFUND, RUNNING, Lease
-from agentrm.scheduling.pool import WAITED
+from agentrm.scheduling.lease import ENDED, REAPED, RUNNING, Lease
 from agentrm.scheduling.waiters import Batch
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class Sweeper:
         else:
             rc = gate.port.reap(lease.handle, rm.clock.now_ns())
             after = REAPED
-        if rc == lib.ARM_E_STALE:
+        if rc == E_STALE:
             return
         lease.error = error
         if after == ENDED or lease.state == RUNNING:  # else its thread has just come back and ended it
@@ -173,7 +172,6 @@ class Sweeper:
         silent = (rm.clock.now_ns() - lease._beat_ns) / 1e9 if lease._beat_ns else lease.held_s
         return IdleTimeout(
             f"the call of agent {lease.agent!r} in {lease.pool!r} made no progress for {silent:.3g} s, which is "
-            "longer than "
-            "its idle limit. Its lane is free. Retry it, or raise idle_s (reaper.idle_s)",
+            "longer than its idle limit. Its lane is free. Retry it, or raise idle_s (reaper.idle_s)",
             pool=lease.pool, agent=lease.agent, is_retryable=True,
         )  # fmt: skip

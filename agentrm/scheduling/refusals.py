@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agentrm.core._agentrm_core import lib
+from agentrm.core import codes
 from agentrm.errors import (
     AgentRMError,
     KernelError,
@@ -23,6 +23,7 @@ RETRY_S = 1.0
 
 
 def closing(name: str, lease: Lease) -> ManagerClosed:
+    """For a call that comes, or still waits, when its manager closes."""
     return ManagerClosed(
         f"manager {name!r} is closing or closed; the call of agent {lease.agent!r} was not sent. Make a new manager",
         pool=lease.pool, agent=lease.agent,
@@ -35,30 +36,30 @@ def of_zombie(parent: Lease) -> LeaseError:
         return parent.error
     return LeaseError(
         f"the caller of agent {parent.agent!r} in {parent.pool!r} has left, so its work makes no further calls. End "
-        "the "
-        "work",
+        "the work",
         pool=parent.pool, agent=parent.agent,
     )  # fmt: skip
 
 
 def queue_timeout(lease: Lease, wait_max: float, opens_in_s: float) -> QueueTimeout:
+    """For a call that waited `wait_max` seconds in vain; `opens_in_s`: seconds until its provider's scope opens, 0 if
+    it is open."""
     when = f"; the provider's scope is usable in {opens_in_s:.3g} s" if opens_in_s else ""
     return QueueTimeout(
         f"the call of agent {lease.agent!r} may wait {wait_max:g} s in the queue of {lease.pool!r} (queue wait) and "
-        "got no "
-        f"lane{when}. Nothing was sent; retry, wait longer (wait_max), or add lanes",
+        f"got no lane{when}. Nothing was sent; retry, wait longer (wait_max), or add lanes",
         pool=lease.pool, agent=lease.agent, is_retryable=True, retry_after=opens_in_s or None,
     )  # fmt: skip
 
 
 def of_code(code: int, lease: Lease, rm: ResourceManager) -> AgentRMError:
     """The error for a kernel's refusal of a submit."""
-    if code == lib.ARM_E_TOO_LARGE:
+    if code == codes.E_TOO_LARGE:
         return _too_large(lease, rm)
-    if code in (lib.ARM_E_QUEUE, lib.ARM_E_FULL):
+    if code in (codes.E_QUEUE, codes.E_FULL):
         bound = (
             f"{rm.config.waiting.max_queued} waiting calls, as many as waiting.max_queued allows"
-            if code == lib.ARM_E_QUEUE
+            if code == codes.E_QUEUE
             else f"{rm.layout.kernel.tickets} live calls in all pools, as many as the kernel's table"
         )
         return QueueFull(

@@ -152,6 +152,7 @@ def _fairness(rm: ResourceManager, pool: PoolState) -> Fairness:
 
 
 def statistics(rm: ResourceManager) -> Statistics:
+    """Pools, limits, scopes, budgets and fairness as they are now; reads only."""
     now = rm.clock.now_ns()
     pools = {}
     for name, pool in rm.pools.items():
@@ -181,6 +182,7 @@ def statistics(rm: ResourceManager) -> Statistics:
 
 
 def snapshot(rm: ResourceManager) -> Snapshot:
+    """Every live lease by state, those first that have been in it for longest; reads only."""
     now = rm.clock.now_ns()
     found: dict[str, list[LeaseInfo]] = {"running": [], "waiting": [], "zombie": []}
     for t in rm.kernel.tickets():

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from agentrm.config import DEFAULT_POOL, ENVIRONMENT_POOL, TOOL_POOL
-from agentrm.core._agentrm_core import lib
+from agentrm.core import codes
 from agentrm.core.kernel import KernelConfig
 from agentrm.core.kernel import Limit as KernelLimit
 from agentrm.core.kernel import Pool as KernelPool
@@ -101,8 +101,8 @@ def layout(config: Config, *, policy_name: Callable[[str], str]) -> Layout:
         limits += [(f"pools.{name}.limits[{i}]", x) for i, x in enumerate(pool.limits)]
         gauges = tools.of_pool.get(name, ())
         of_pool[name] = own + of_account.get(pool.account or "", ()) + tuple(first_gauge + i for i, _ in gauges)
-        if len(of_pool[name]) > lib.ARM_MAX_LIMITS:
-            allowed = f"at most {lib.ARM_MAX_LIMITS} limits, those of its account and for exclusive tools included"
+        if len(of_pool[name]) > codes.MAX_LIMITS:
+            allowed = f"at most {codes.MAX_LIMITS} limits, those of its account and for exclusive tools included"
             raise ConfigError(f"pools.{name}.limits", len(of_pool[name]), allowed)
         request_cost, token_cost = _costs(config.limits_of(name), pool.lanes)
         wide = accounts.index(pool.account) if pool.account is not None else len(accounts) + number

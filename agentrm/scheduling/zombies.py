@@ -5,8 +5,8 @@ from __future__ import annotations
 from copy import copy
 from typing import TYPE_CHECKING
 
+from agentrm.core.codes import WAITED
 from agentrm.scheduling.lease import REAPED, RUNNING, Lease
-from agentrm.scheduling.pool import WAITED
 
 if TYPE_CHECKING:
     from agentrm.scheduling.gate import Gate

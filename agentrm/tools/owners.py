@@ -25,6 +25,7 @@ class Owner:
 
 
 def this_process() -> Owner:
+    """What tells this process from any other, also one that gets its number later or runs elsewhere."""
     pid = os.getpid()
     return Owner(pid, process_started(pid), _boot(), _namespace(), socket.gethostname())
 
