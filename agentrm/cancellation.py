@@ -23,7 +23,7 @@ __all__ = ["cancellable"]
 
 Refuse = Callable[[Any, BaseException], object]
 
-_scope: ContextVar[cancellable | None] = ContextVar("agentrm_cancellable", default=None)
+current_scope: ContextVar[cancellable | None] = ContextVar("agentrm_cancellable", default=None)
 
 
 class cancellable:
@@ -90,13 +90,13 @@ class cancellable:
             scope = scope._outer
 
     def __enter__(self) -> cancellable:
-        self._outer = _scope.get()
-        self._token = _scope.set(self)
+        self._outer = current_scope.get()
+        self._token = current_scope.set(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         if self._token is not None:
-            _scope.reset(self._token)
+            current_scope.reset(self._token)
             self._token = None
 
     async def __aenter__(self) -> cancellable:

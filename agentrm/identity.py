@@ -28,12 +28,12 @@ class Identity(NamedTuple):
 
 
 NOBODY = Identity()
-_identity: ContextVar[Identity] = ContextVar("agentrm_identity", default=NOBODY)
+in_force: ContextVar[Identity] = ContextVar("agentrm_identity", default=NOBODY)
 
 
 def current_identity() -> Identity:
     """The identity that calls made here and now are attributed to."""
-    return _identity.get()
+    return in_force.get()
 
 
 class identity:
@@ -55,13 +55,13 @@ class identity:
         self._token: Token[Identity] | None = None
 
     def __enter__(self) -> Identity:
-        new = _identity.get()._replace(**self._fields)  # type: ignore[arg-type]
-        self._token = _identity.set(new)
+        new = in_force.get()._replace(**self._fields)  # type: ignore[arg-type]
+        self._token = in_force.set(new)
         return new
 
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
         if self._token is not None:
-            _identity.reset(self._token)
+            in_force.reset(self._token)
             self._token = None
 
     async def __aenter__(self) -> Identity:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from agentrm.access import ask
-from agentrm.cancellation import _scope
+from agentrm.cancellation import current_scope
 from agentrm.clock import Clock, MonotonicClock
 from agentrm.core.kernel import Kernel
 from agentrm.errors import ConfigError
-from agentrm.identity import Priority, _identity
+from agentrm.identity import Priority, in_force
 from agentrm.scheduling import refusals
 from agentrm.scheduling.gate import Gate
 from agentrm.scheduling.lease import MOST_TOKENS, REAPED, RUNNING, Lease, _current
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agentrm.limits.prices import PriceTable
     from agentrm.programs.current import CurrentProgram
     from agentrm.scheduling.closing import CloseReport
-    from agentrm.scheduling.events import Subscription
+    from agentrm.scheduling.events import Event, Subscription
     from agentrm.scheduling.jobs import Job
     from agentrm.scheduling.pressure import Pressure
     from agentrm.scheduling.report import Snapshot, Statistics
@@ -168,7 +168,7 @@ class ResourceManager:
         elif parent is not None and parent.state == REAPED:
             self._stale(parent)
             parent = None
-        who = _identity.get()
+        who = in_force.get()
         if tool is not None and self.config.tools:
             pool = self.routes.pool_of_tool(kind, pool, tool)
         key = (agent, priority, tenant, kind, pool, model, who, parent is None)
@@ -209,7 +209,7 @@ class ResourceManager:
             lease.tool = tool
         if self._authorise is not None:
             ask(self._authorise, lease)
-        work = _scope.get()
+        work = current_scope.get()
         if work is not None:
             lease._cancellable = work
         return lease
@@ -259,13 +259,13 @@ class ResourceManager:
         """Feeds the pressure of context: a session's context has `used` of `window` tokens now (None: it ended)."""
         self.gate.pressure.context(session, None if used is None else used >= self.config.context.high * window)
 
-    def events(self, start: int | None = None) -> Any:
+    def events(self, start: int | None = None) -> Iterator[Event]:
         """Iterator over the transitions since event number `start` (default: all that the ring still has) up to now."""
         from agentrm.scheduling.events import read
 
         return read(self, start)
 
-    def subscribe(self, callback: Callable[[Any], object]) -> Subscription:
+    def subscribe(self, callback: Callable[[Event], object]) -> Subscription:
         """Calls `callback(event)` for every transition from now on, in the thread that caused it. Returns a handle with
         `close()` and `lost`, the number of events that were overwritten before they could be delivered."""
         from agentrm.scheduling.events import Subscription
