@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentrm.core._agentrm_core import ffi, lib
 from agentrm.core.config import POLICIES, KernelConfig, KVPool, Limit, Pool, arm_config, set_up
+from agentrm.core.infos import LimitInfo, PoolInfo, ScopeInfo, TicketInfo
 from agentrm.errors import ForkedError, KernelError
 
 if TYPE_CHECKING:
@@ -211,33 +212,35 @@ class Kernel:
 
     # --- looking ---
 
-    def tickets(self) -> Iterator[Any]:
-        """An `arm_ticket_info` for each ticket that waits, runs or is a zombie."""
+    def tickets(self) -> Iterator[TicketInfo]:
+        """Each ticket that waits, runs or is a zombie."""
         for i in range(lib.arm_ticket_count(self._ctx)):
             out = ffi.new("arm_ticket_info *")
             lib.arm_ticket_at(self._ctx, i, out)
             if out.state >= lib.ARM_WAITING:
                 yield out
 
-    def ticket(self, handle: int) -> Any:
-        """The `arm_ticket_info` of a live handle, None once it ended."""
-        out = ffi.new("arm_ticket_info *")
+    def ticket(self, handle: int) -> TicketInfo | None:
+        """The ticket of a live handle, None once it ended."""
+        out: TicketInfo = ffi.new("arm_ticket_info *")
         lib.arm_ticket_at(self._ctx, handle_index(handle), out)
         return out if out.handle == handle else None
 
-    def pool_info(self, pool: int, out: Any = None) -> Any:
+    def pool_info(self, pool: int, out: PoolInfo | None = None) -> PoolInfo:
         """Lanes, used and waiting of a pool now; written into an earlier answer `out` if there is one."""
         out = ffi.new("arm_pool_info *") if out is None else out
         self._check(lib.arm_pool_at(self._ctx, pool, out), "look at a pool")
         return out
 
-    def limit_info(self, limit: int, now_ns: int) -> Any:
-        out = ffi.new("arm_limit_info *")
+    def limit_info(self, limit: int, now_ns: int) -> LimitInfo:
+        """What a limit has left at `now_ns`."""
+        out: LimitInfo = ffi.new("arm_limit_info *")
         self._check(lib.arm_limit_at(self._ctx, limit, now_ns, out), "look at a limit")
         return out
 
-    def scope_info(self, scope: int) -> Any:
-        out = ffi.new("arm_scope_info *")
+    def scope_info(self, scope: int) -> ScopeInfo:
+        """Until when a scope is closed, and how it is slowed down."""
+        out: ScopeInfo = ffi.new("arm_scope_info *")
         self._check(lib.arm_scope_at(self._ctx, scope, out), "look at a scope")
         return out
 

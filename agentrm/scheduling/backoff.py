@@ -92,7 +92,7 @@ class Backoff:
         self._gate.arm_at(now + int((pause + spread) * 1e9))
 
     def _last_cut(self, scope: int) -> int:
-        return int(self._rm.kernel.scope_info(scope).cut_ns)
+        return self._rm.kernel.scope_info(scope).cut_ns
 
     def _close(self, lease: Lease, error: ProviderError) -> None:
         rm, route = self._rm, lease.route
@@ -139,7 +139,7 @@ class Backoff:
     def opens_in_s(self, lease: Lease) -> float:
         """Seconds until the scopes of the call are open, 0 if they are."""
         now = self._rm.clock.now_ns()
-        until = max(int(self._rm.kernel.scope_info(s).closed_until_ns) for s in self.scopes_of(lease.route))
+        until = max(self._rm.kernel.scope_info(s).closed_until_ns for s in self.scopes_of(lease.route))
         return max(0.0, (until - now) / 1e9)
 
     # --- good news ---

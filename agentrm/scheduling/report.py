@@ -166,13 +166,13 @@ def statistics(rm: ResourceManager) -> Statistics:
         )  # fmt: skip
     limits = {}
     for i, (key, limit) in enumerate(rm.layout.limits):
-        info = rm.kernel.limit_info(i, now)
-        limits[key] = LimitStatistics(limit.resource, limit.counting, info.level, info.capacity)
+        left = rm.kernel.limit_info(i, now)
+        limits[key] = LimitStatistics(limit.resource, limit.counting, left.level, left.capacity)
     scopes = {}
     for i in range(rm.kernel.scope_count()):
-        info = rm.kernel.scope_info(i)
+        scope = rm.kernel.scope_info(i)
         scopes[rm.kernel.name("scope", i)] = ScopeStatistics(
-            max(0.0, (info.closed_until_ns - now) / 1e9), info.factor / 65536, info.parked
+            max(0.0, (scope.closed_until_ns - now) / 1e9), scope.factor / 65536, scope.parked
         )
     running = sum(p.in_use for p in pools.values())
     budgets = {} if rm.gate.budgets is None else rm.gate.budgets.statistics()
