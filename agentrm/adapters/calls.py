@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause, pause_async
 from agentrm.adapters.guarding import guarded, is_watched
@@ -24,12 +24,15 @@ from agentrm.errors import LeaseError
 from agentrm.limits.provider_errors import ProviderError
 from agentrm.threads import Signal, Work, Worker, borrow, on_thread
 
+if TYPE_CHECKING:
+    from agentrm.scheduling.manager import ResourceManager
+
 __all__ = ["acall", "acall_blocking", "call"]
 
 T = TypeVar("T")
 
 
-def call(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
+def call(rm: ResourceManager, spec: CallSpec, fn: Callable[[], T]) -> T:
     """`fn()` under a lease. Blocks the calling thread while queued: not for event loops (`acall_blocking`).
 
     Raises what `fn` raised once no further attempt makes sense, `AdmissionError` when the call was not
@@ -43,7 +46,7 @@ def call(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
         return seen(_call(rm, spec, fn))  # type: ignore[no-any-return]
 
 
-def _call(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
+def _call(rm: ResourceManager, spec: CallSpec, fn: Callable[[], T]) -> T:
     attempts = Attempts(rm, spec)
     while True:
         attempt = _Attempt(rm, spec, again=attempts.any_failed)
@@ -54,7 +57,7 @@ def _call(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
         pause(rm, wait)
 
 
-async def acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
+async def acall(rm: ResourceManager, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
     """`await fn()` under a lease; raises as `call`. Cancellation is passed on to the work and frees the
     lane."""
     if is_inner_layer(rm, spec):
@@ -65,7 +68,7 @@ async def acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
         return seen(await _acall(rm, spec, fn))  # type: ignore[no-any-return]
 
 
-async def _acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
+async def _acall(rm: ResourceManager, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
     attempts = Attempts(rm, spec)
     while True:
         attempt = _Attempt(rm, spec, again=attempts.any_failed)
@@ -76,7 +79,7 @@ async def _acall(rm: Any, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
         await pause_async(rm, wait, spec)
 
 
-async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
+async def acall_blocking(rm: ResourceManager, spec: CallSpec, fn: Callable[[], T]) -> T:
     """`fn()`, which blocks, awaited: queued without a thread, then run on a worker thread, not in the
     loop's executor.
 
@@ -90,7 +93,7 @@ async def acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
         return seen(await _acall_blocking(rm, spec, fn))  # type: ignore[no-any-return]
 
 
-async def _acall_blocking(rm: Any, spec: CallSpec, fn: Callable[[], T]) -> T:
+async def _acall_blocking(rm: ResourceManager, spec: CallSpec, fn: Callable[[], T]) -> T:
     attempts = Attempts(rm, spec)
     while True:
         attempt = _Attempt(rm, spec, again=attempts.any_failed)
@@ -106,7 +109,7 @@ class _Attempt:
 
     __slots__ = ("again", "lease", "problem", "rm", "spec")
 
-    def __init__(self, rm: Any, spec: CallSpec, *, again: bool) -> None:
+    def __init__(self, rm: ResourceManager, spec: CallSpec, *, again: bool) -> None:
         self.rm, self.spec, self.again = rm, spec, again
         self.lease: Any = None
         self.problem: ProviderError | None = None
@@ -168,6 +171,7 @@ class _Attempt:
                 worker.give_back()
             raise
         if work.leave():
+            assert lease.error is not None, "its work still runs, so it was reaped"
             raise lease.error
         worker.give_back()
         return work.result()

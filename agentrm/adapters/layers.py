@@ -11,10 +11,13 @@ counts: tasks that copied the context and live on are calls of their own."""
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING
 
 from agentrm.adapters.spec import CallSpec
 from agentrm.restoring import restore
+
+if TYPE_CHECKING:
+    from agentrm.scheduling.manager import ResourceManager
 
 __all__ = ["Layer", "is_inner_layer"]
 
@@ -26,7 +29,7 @@ class Layer:
 
     __slots__ = ("live", "passed", "rm", "spec")
 
-    def __init__(self, rm: Any, spec: CallSpec) -> None:
+    def __init__(self, rm: ResourceManager, spec: CallSpec) -> None:
         self.rm, self.spec = rm, spec
         self.live, self.passed = True, False
 
@@ -53,7 +56,7 @@ class _Around:
         restore(self._token)
 
 
-def is_inner_layer(rm: Any, spec: CallSpec) -> bool:
+def is_inner_layer(rm: ResourceManager, spec: CallSpec) -> bool:
     """Whether the call that begins now is already under a lease of its own logical call. True once per
     layer."""
     outer = _current.get()

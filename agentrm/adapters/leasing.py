@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.usage import Meter, Usage
@@ -13,22 +13,27 @@ from agentrm.limits.errors import OutputLimit
 from agentrm.limits.headers import read_headers
 from agentrm.limits.provider_errors import ProviderError
 
+if TYPE_CHECKING:
+    from agentrm.identity import Priority
+    from agentrm.scheduling.lease import Lease
+    from agentrm.scheduling.manager import ResourceManager
+
 __all__ = ["admit", "charge", "fail", "new_lease", "observe", "progress", "settle"]
 
 
 def new_lease(
-    rm: Any,
+    rm: ResourceManager,
     spec: CallSpec,
     on_reap: Callable[[Any, AgentRMError], None] | None = None,
     *,
     again: bool = False,
     streams: bool = False,
-) -> Any:
+) -> Lease:
     """The lease for one attempt, not yet asked for. A call that is tried `again` keeps its place before new
     ones."""
     lease = rm.lease(
         agent=spec.agent,
-        priority=spec.priority,
+        priority=cast("Priority | None", spec.priority),  # which the manager looks at
         tenant=spec.tenant,
         session=spec.session,
         kind=spec.kind,
@@ -75,7 +80,7 @@ async def admit(lease: Any, spec: CallSpec) -> None:
         raise
 
 
-def settle(rm: Any, lease: Any, spec: CallSpec, result: Any) -> None:
+def settle(rm: ResourceManager, lease: Any, spec: CallSpec, result: Any) -> None:
     """Ends the lease of a call that returned, whatever the spec's readers of the result raise. After a reap this ends
     the zombie and changes nothing else."""
     try:
@@ -88,7 +93,7 @@ def settle(rm: Any, lease: Any, spec: CallSpec, result: Any) -> None:
         lease.release()
 
 
-def observe(rm: Any, lease: Any, spec: CallSpec, result: Any) -> None:
+def observe(rm: ResourceManager, lease: Any, spec: CallSpec, result: Any) -> None:
     """Lets the provider's own account of what is left correct the limits of the pool."""
     if spec.headers is not None and (headers := spec.headers(result)):
         rm.observe_headers(lease, read_headers(headers))

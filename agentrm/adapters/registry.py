@@ -14,9 +14,12 @@ import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from agentrm.errors import AgentRMError
+
+if TYPE_CHECKING:
+    from agentrm.scheduling.manager import ResourceManager
 
 __all__ = ["GROUP", "Adapter", "AdapterWarning", "AttachError", "adapter", "attach", "failures", "names"]
 
@@ -47,7 +50,7 @@ class Adapter(Protocol):
     packages: tuple[str, ...]
     """Top-level packages whose classes it gates, "langchain_core" for instance."""
 
-    def attach(self, rm: Any, x: Any, **identity: Any) -> Any:
+    def attach(self, rm: ResourceManager, x: Any, **identity: Any) -> Any:
         """The gated equivalent of `x`, or NotImplemented if it is not for this adapter. Raises
         `AttachError` when it knows that `x` can't be gated, with the line to write instead."""
         ...
@@ -79,7 +82,7 @@ def adapter(name: str) -> Adapter:
     raise LookupError(f"adapter {name!r} is not installed; installed: {', '.join(names()) or 'none'}")
 
 
-def attach(rm: Any, x: Any, **identity: Any) -> Any:
+def attach(rm: ResourceManager, x: Any, **identity: Any) -> Any:
     """The gated equivalent of `x`, by the adapter that knows its class or one of its bases.
 
     Lists and tuples are gated part by part. Raises `AttachError` when no adapter knows `x`, or the one that

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause
 from agentrm.adapters.layers import Layer, is_inner_layer
@@ -23,6 +23,9 @@ from agentrm.errors import AgentRMError
 from agentrm.limits.provider_errors import ProviderError
 from agentrm.threads import Work, Worker, borrow
 
+if TYPE_CHECKING:
+    from agentrm.scheduling.manager import ResourceManager
+
 __all__ = ["Stream", "stream"]
 
 T = TypeVar("T")
@@ -31,7 +34,7 @@ AFTER_THE_LAST = "a stream failed after its last chunk; its answer is complete a
 log = logging.getLogger("agentrm")
 
 
-def stream(rm: Any, spec: CallSpec, make: Callable[[], Iterable[T]]) -> Iterator[T]:
+def stream(rm: ResourceManager, spec: CallSpec, make: Callable[[], Iterable[T]]) -> Iterator[T]:
     """The chunks of `make()` under one lease, which is asked for at the first `next`. Raises as `call`."""
     return Stream(rm, spec, make)
 
@@ -41,7 +44,7 @@ class Stream(Generic[T]):
 
     __slots__ = ("__weakref__", "_after", "_attempts", "_make", "_over", "_part", "_plain", "_rm", "_spec")
 
-    def __init__(self, rm: Any, spec: CallSpec, make: Callable[[], Iterable[T]]) -> None:
+    def __init__(self, rm: ResourceManager, spec: CallSpec, make: Callable[[], Iterable[T]]) -> None:
         self._rm, self._spec, self._make = rm, spec, make
         self._attempts = Attempts(rm, spec)
         self._part: _Part | None = None
@@ -126,7 +129,7 @@ class _Part:
         "_worker", "lease", "problem", "started",
     )  # fmt: skip
 
-    def __init__(self, rm: Any, spec: CallSpec, make: Callable[[], Iterable[Any]], *, again: bool) -> None:
+    def __init__(self, rm: ResourceManager, spec: CallSpec, make: Callable[[], Iterable[Any]], *, again: bool) -> None:
         self._rm, self._spec, self._make = rm, spec, make
         self._lock = threading.Lock()
         self._wake = threading.Semaphore(0)

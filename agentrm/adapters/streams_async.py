@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause_async
 from agentrm.adapters.layers import Layer, is_inner_layer
@@ -23,18 +23,21 @@ from agentrm.errors import AgentRMError
 from agentrm.limits.provider_errors import ProviderError
 from agentrm.threads import Signal, Work, Worker, borrow
 
+if TYPE_CHECKING:
+    from agentrm.scheduling.manager import ResourceManager
+
 __all__ = ["AsyncStream", "astream", "astream_blocking"]
 
 T = TypeVar("T")
 
 
-def astream(rm: Any, spec: CallSpec, make: Callable[[], AsyncIterable[T]]) -> AsyncIterator[T]:
+def astream(rm: ResourceManager, spec: CallSpec, make: Callable[[], AsyncIterable[T]]) -> AsyncIterator[T]:
     """The chunks of `make()` under one lease, which is asked for at the first `__anext__`. Raises as
     `acall`."""
     return AsyncStream(rm, spec, lambda: _Native(make()))
 
 
-def astream_blocking(rm: Any, spec: CallSpec, make: Callable[[], Iterable[T]]) -> AsyncIterator[T]:
+def astream_blocking(rm: ResourceManager, spec: CallSpec, make: Callable[[], Iterable[T]]) -> AsyncIterator[T]:
     """The same for a sync iterator, whose `next` blocks."""
     return AsyncStream(rm, spec, lambda: _Threaded(make))
 
@@ -65,7 +68,7 @@ class AsyncStream(Generic[T]):
 
     __slots__ = ("__weakref__", "_after", "_attempts", "_make", "_over", "_part", "_plain", "_rm", "_spec")
 
-    def __init__(self, rm: Any, spec: CallSpec, make: Callable[[], _Source]) -> None:
+    def __init__(self, rm: ResourceManager, spec: CallSpec, make: Callable[[], _Source]) -> None:
         self._rm, self._spec, self._make = rm, spec, make
         self._attempts = Attempts(rm, spec)
         self._part: _Part | None = None
@@ -145,7 +148,7 @@ class _Part:
         "lease", "problem", "started",
     )  # fmt: skip
 
-    def __init__(self, rm: Any, spec: CallSpec, source: _Source, *, again: bool) -> None:
+    def __init__(self, rm: ResourceManager, spec: CallSpec, source: _Source, *, again: bool) -> None:
         self._rm, self._spec, self._source = rm, spec, source
         self._meter = Meter(spec.usage, spec.size, adds=spec.usage_adds)
         self._layer = Layer(rm, spec)
