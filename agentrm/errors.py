@@ -55,6 +55,13 @@ class ConfigError(AgentRMError, ValueError):
         self.key, self.value, self.allowed = key, value, allowed
         super().__init__(f"{key}: {value!r} is not allowed; allowed: {allowed}")
 
+    @classmethod
+    def missing(cls, key: str, needed: str) -> ConfigError:
+        """For what has to be said and was not."""
+        error = cls(key, None, needed)
+        error.args = (f"{key} is missing; needed: {needed}",)
+        return error
+
 
 class KernelError(AgentRMError):
     """The kernel refused an operation: a table of fixed size is full, or a handle is not valid."""

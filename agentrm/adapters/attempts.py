@@ -8,6 +8,7 @@ failure are final at once; the original exception goes to the caller unchanged."
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,9 +23,13 @@ from agentrm.threads import Signal
 
 __all__ = ["Attempts", "pause", "pause_async"]
 
+log = logging.getLogger("agentrm")
+
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 """Of the pauses of our own choice, and of those that a provider asks for where the waiting has no bound."""
+_LONG_PAUSE_S = 2.0
+"""A pause of so many seconds is a warning in the log: who waits for the answer should not have to guess."""
 
 
 class Attempts:
@@ -68,8 +73,15 @@ class Attempts:
         bound = self._rm.config.waiting.max_s if self._spec.wait_max is None else self._spec.wait_max
         usual = min(_FIRST_PAUSE_S * 2 ** (self._failures - 1), _LONGEST_PAUSE_S)
         spread: float = self._rm.random.uniform(0.75, 1.25)  # those that failed together do not return together
-        asked = max(problem.retry_after_s or 0.0, usual)
-        return None if asked > (_LONGEST_PAUSE_S if bound is None else bound) else asked * spread
+        asked: float = max(problem.retry_after_s or 0.0, usual)
+        if asked > (_LONGEST_PAUSE_S if bound is None else bound):
+            return None
+        log.log(
+            logging.WARNING if asked >= _LONG_PAUSE_S else logging.INFO,
+            "a call of agent %r in pool %r failed (%s); attempt %d of %d comes in %.1f s",
+            lease.agent, lease.pool, type(error).__name__, self._failures + 1, lease.retry_attempts, asked * spread,
+        )  # fmt: skip
+        return asked * spread
 
 
 def pause(rm: Any, seconds: float) -> None:

@@ -19,7 +19,9 @@ from weakref import WeakKeyDictionary
 
 from agentrm.adapters.identity import Identity, first_answers
 from agentrm.adapters.spec import CallSpec
+from agentrm.errors import ConfigError
 from agentrm.identity import NOBODY, current_identity
+from agentrm.scheduling import ResourceManager
 
 __all__ = ["Gate", "gate_of", "gated_copy", "like", "plain_view", "turn"]
 
@@ -34,11 +36,17 @@ _PYDANTIC_STATE = ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_
 
 class Gate:
     """One way into a manager: the manager, who is asking, and what differs from the configuration. `named`: what the
-    framework calls the agent, which counts where nothing else says who asks."""
+    framework calls the agent, which counts where nothing else says who asks.
+
+    Raises ConfigError for what is no manager, and for a pool that it does not have."""
 
     __slots__ = ("__weakref__", "_classes", "_lasting", "_lock", "_over", "arguments", "named", "options", "rm")
 
     def __init__(self, rm: Any, arguments: Identity, options: Mapping[str, Any], named: Identity = NOBODY) -> None:
+        if not isinstance(rm, ResourceManager):
+            raise ConfigError("rm", rm, "a manager, such as agentrm.ResourceManager()")
+        if (pool := options.get("pool")) is not None and pool not in (known := rm.config.all_pools()):
+            raise ConfigError("pool", pool, "one of " + ", ".join(known))
         self.rm, self.arguments, self.options, self.named = rm, arguments, options, named
         self._lasting = first_answers(arguments, named)
         self._classes: dict[type, type] = {}

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from agentrm.config.readers import did_you_mean
 from agentrm.errors import ConfigError
 from agentrm.identity import NOBODY, PRIORITIES, Identity
 
@@ -27,6 +28,7 @@ __all__ = ["OPTIONS", "PRIORITIES", "Identity", "first_answers", "identity_of", 
 OPTIONS = ("pool", "wait_max", "idle_s", "run_s", "guards")
 """What an argument may say about a call beside who makes it, instead of the configuration."""
 
+_SECONDS = frozenset({"wait_max", "idle_s", "run_s"})
 _PREFIX = "agentrm_"
 _NAMES = Identity._fields
 _PREFIXED = tuple((name, f"{_PREFIX}{name}") for name in _NAMES)
@@ -37,9 +39,14 @@ _KEYS = _PREFIXED_KEYS | frozenset(_NAMES)
 def identity_of(where: str, given: Mapping[str, Any]) -> Identity:
     """From the keyword arguments of `where`. Raises `ConfigError` for a name or a value that can't be
     meant."""
+    return _identity(where, given, _NAMES)
+
+
+def _identity(where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> Identity:
     for name, value in given.items():
         if name not in _NAMES:
-            raise ConfigError(f"{where}.{name}", value, f"one of {', '.join(_NAMES)}")
+            allowed = f"the arguments {', '.join(known)}{did_you_mean(name, known)}"
+            raise ConfigError(f"{where}.{name}", value, allowed)
         _check(f"{where}.{name}", name, value)
     return Identity(**given)
 
@@ -48,7 +55,13 @@ def read_options(where: str, given: Mapping[str, Any]) -> tuple[Identity, dict[s
     """The keyword arguments of `where`, as an adapter takes them: those of an identity, and `OPTIONS`. Raises as
     `identity_of`."""
     options = {name: value for name, value in given.items() if name in OPTIONS and value is not None}
-    return identity_of(where, {name: value for name, value in given.items() if name not in OPTIONS}), options
+    for name in _SECONDS & options.keys():
+        value, least = options[name], "from" if name == "wait_max" else "above"
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not (value > 0 or (value == 0 and least == "from")):
+            raise ConfigError(f"{where}.{name}", value, f"seconds, a number {least} 0")
+    who = {name: value for name, value in given.items() if name not in OPTIONS}
+    return _identity(where, who, (*_NAMES, *OPTIONS)), options
 
 
 def first_answers(*sources: Identity) -> Identity:

@@ -40,7 +40,8 @@ def add_parser(commands: Any) -> None:
         (runs, _DEFAULT_RUNS),
         (paper, "none,fifo,sliding,agentrm,agentrm-no-faiss"),
     ):
-        sub.add_argument("--method", default=default, help=f"names with commas between (default {default})")
+        about = f"names with commas between (default {default}; all: docs/context.md)"
+        sub.add_argument("--method", default=default, help=about)
         sub.add_argument("--json", metavar="FILE", help="also write the results as JSON")
         sub.add_argument("--vectors", metavar="FILE", help="SQLite file that keeps embeddings between runs")
         sub.add_argument("--quiet", action="store_true", help="no progress on standard error")

@@ -65,6 +65,9 @@ def configured(arguments: argparse.Namespace) -> Config:
         except ConfigError as error:
             raise ConfigError("--backend", one, f"[KIND=]URL, such as vllm=http://127.0.0.1:8000 ({error})") from error
         backends.update(read.gateway.backends)
+    if not backends:
+        allowed = "an engine, such as vllm=http://127.0.0.1:8000, here or under gateway.backends of --config"
+        raise ConfigError.missing("--backend", allowed)
     gateway = replace(config.gateway, **given, backends=backends)
     gateway.check("gateway")
     if not 0 <= gateway.port <= 65535:

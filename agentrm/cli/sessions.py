@@ -26,16 +26,8 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "sessions", help="list, show, search, hibernate, restore, export, verify sessions"
     )
-    parser.add_argument("--store", metavar="DIR", help="the store's folder (default: $AGENTRM_STORE)")
-    parser.add_argument("--tenant", default="default", help="whose sessions (default: %(default)s)")
-    parser.add_argument(
-        "--key-file",
-        metavar="ID=FILE",
-        action="append",
-        default=[],
-        help="a key of an encrypted store: its id and a file of 16, 24 or 32 bytes, or digits (hex) and a line break",
-    )
-    parser.add_argument("--json", action="store_true", help="JSON lines instead of text")
+    _add_options(parser)
+    parser.set_defaults(store=None, tenant="default", key_file=[], json=False)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     actions.add_parser("list", help="all sessions with status, size and age")
@@ -68,6 +60,20 @@ def add_parser(commands: Any) -> None:
     export.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
     check = actions.add_parser("verify", help="check files and contents; exit status 1 if anything is wrong")
     check.add_argument("session", nargs="?", help="default: all sessions of the tenant")
+    for action in actions.choices.values():
+        _add_options(action)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """What holds for every action, and may stand before or behind its name."""
+    unset = argparse.SUPPRESS  # or what stands before the action would be lost
+    parser.add_argument("--store", metavar="DIR", default=unset, help="the store's folder (default: $AGENTRM_STORE)")
+    parser.add_argument("--tenant", default=unset, help="whose sessions (default: the tenant default)")
+    parser.add_argument(
+        "--key-file", metavar="ID=FILE", action="append", default=unset,
+        help="a key of an encrypted store: its id and a file of 16, 24 or 32 bytes, or digits (hex) and a line break",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", default=unset, help="JSON lines instead of text")
 
 
 def _sealer(pairs: Iterable[str]) -> AesGcmSealer | None:
@@ -93,7 +99,7 @@ def _sealer(pairs: Iterable[str]) -> AesGcmSealer | None:
 def _store(arguments: argparse.Namespace) -> SessionStore:
     folder = arguments.store or os.environ.get("AGENTRM_STORE")
     if not folder:
-        raise ConfigError("--store", None, "the folder of a store, there or in $AGENTRM_STORE")
+        raise ConfigError.missing("--store", "the folder of a store, there or in $AGENTRM_STORE")
     if arguments.action != "restore" and not Path(folder).is_dir():
         raise ConfigError("--store", folder, "an existing folder")
     return SessionStore(folder, sealer=_sealer(arguments.key_file))

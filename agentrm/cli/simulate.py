@@ -10,7 +10,7 @@ from pathlib import Path
 
 from agentrm.cli import simulate_kv, simulate_programs
 from agentrm.errors import AgentRMError
-from agentrm.simulation.metrics import METRICS, classes_of, measure, spread
+from agentrm.simulation.metrics import LAG_S, METRICS, STARVED_S, classes_of, measure, spread
 from agentrm.simulation.scheduling import POLICIES, simulate
 from agentrm.simulation.workload import MIX, SCENARIOS, Turn, generate, read_file
 
@@ -24,6 +24,14 @@ SHOWN = (
     ("lags", "lags"), ("jain", "Jain"),
 )  # fmt: skip
 
+ABOUT_COLUMNS = (
+    "Prints medians over the seeds. P50, P95, P99: seconds from asking to the answer; wait P95: seconds in the queue; "
+    "per min: turns; zombies: calls lost to a hang; hold: seconds that those kept a lane, on average; waste: all "
+    "together; recovered: turns answered after a hang; false: healthy calls taken for hung ones; starved: turns that "
+    f"waited more than {STARVED_S:g} s; lags: turns that took more than {LAG_S:g} s; Jain: fairness between agents, "
+    "1 is even."
+)
+
 
 class UsageError(AgentRMError):
     """An argument that names nothing."""
@@ -33,11 +41,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Adds `simulate` and its kinds."""
     parser = commands.add_parser("simulate", help="what each policy would have done with a workload")
     kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
-    one = kinds.add_parser("scheduling", help="lanes, priorities and hung calls, through the real kernel")
+    one = kinds.add_parser(
+        "scheduling", help="lanes, priorities and hung calls, through the real kernel", description=ABOUT_COLUMNS
+    )
     one.add_argument("--scenario", default="all", help=f"{', '.join(SCENARIOS)}, all, or a file of turns (JSON lines)")
     one.add_argument("--policy", default=DEFAULT_POLICIES, help="names, comma-separated; of: " + ", ".join(POLICIES))
     one.add_argument("--seeds", type=int, default=50, help="runs of each scenario (default 50; a file runs once)")
-    one.add_argument("--mix", default="30/30/40", help="percent interactive/subagent/background (default 30/30/40)")
+    one.add_argument("--mix", default="30/30/40", help="shares of interactive/subagent/background (default 30/30/40)")
     one.add_argument("--lanes", type=int, help="lanes (default: the scenario's, 4 for a file)")
     one.add_argument("--tail", type=float, default=0.0, help="log-normal service times of this sigma")
     one.add_argument("--json", type=Path, metavar="FILE", help="write all figures, per class, with their spread")
@@ -58,8 +68,11 @@ def _mix(text: str) -> Sequence[float]:
 
 def _workloads(args: argparse.Namespace) -> dict[str, tuple[int, list[list[Turn]]]]:
     """(lanes, runs) by name."""
-    if args.seeds < 1 or (args.lanes is not None and args.lanes < 1):
-        raise UsageError(f"--seeds {args.seeds} --lanes {args.lanes}: both must be 1 or more")
+    for option, value in (("--seeds", args.seeds), ("--lanes", args.lanes)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option} {value}: 1 or more is needed")
+    if not 0 <= args.tail <= 10:
+        raise UsageError(f"--tail {args.tail:g}: a sigma from 0 to 10 is needed")
     mix = _mix(args.mix)
     names = list(SCENARIOS) if args.scenario == "all" else [args.scenario]
     found: dict[str, tuple[int, list[list[Turn]]]] = {}

@@ -68,7 +68,7 @@ class GatewayBackend(Section):
 
     def check(self, key: str) -> None:
         if not self.url:
-            raise ConfigError(f"{key}.url", None, _URL.allowed)
+            raise ConfigError.missing(f"{key}.url", _URL.allowed)
 
 
 @dataclass(frozen=True, slots=True)

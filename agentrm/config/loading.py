@@ -47,10 +47,20 @@ def parse(text: str | bytes, name: str = "the configuration") -> Config:
         ValueError,
         RecursionError,
     ) as error:  # dates that do not exist, ten thousand brackets
-        raise ConfigError(
-            name, " ".join(str(error).split()), "one YAML document with plain values"
-        ) from error
+        given, why = _place_of(error)
+        raise ConfigError(name, given, f"one YAML document with plain values ({why})") from error
     return CONFIG.read(plain, "")
+
+
+def _place_of(error: Exception) -> tuple[str, str]:
+    """The line that YAML stumbled over, and over what."""
+    import yaml
+
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark is not None:
+        mark = error.problem_mark
+        snippet = mark.get_snippet(indent=0) or ""
+        return f"line {mark.line + 1}: {snippet.partition(chr(10))[0]}", error.problem
+    return "this text", " ".join(str(error).split())
 
 
 def _refuse_duplicates(node: yaml.Node, path: str, seen: set[int]) -> None:

@@ -37,7 +37,7 @@ class Price(Section):
     def check(self, key: str) -> None:
         for name in ("input", "output"):
             if getattr(self, name) is None:
-                raise ConfigError(f"{key}.{name}", None, "US dollars per million tokens, 0 for free")
+                raise ConfigError.missing(f"{key}.{name}", "US dollars per million tokens, 0 for free")
         for name in ("input", "output", "cached", "cache_write"):
             price = getattr(self, name)
             if price is not None and (reason := _doubt(price)) is not None:

@@ -85,7 +85,7 @@ class Limit(Section):
                 if (value := getattr(self, name)) is not None:
                     raise ConfigError(f"{key}.{name}", value, "nothing beside memory, which has no window")
         elif self.per is None:
-            raise ConfigError(f"{key}.per", None, "the window in seconds, a number above 0")
+            raise ConfigError.missing(f"{key}.per", "the window in seconds, a number above 0")
         elif self.burst is not None and self.counting == "rolling":
             raise ConfigError(
                 f"{key}.burst",

@@ -15,7 +15,6 @@ import importlib.util
 import logging
 import re
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -238,6 +237,5 @@ def choose_embedder() -> Embedder:
     except EmbedderError as exc:
         if "hashing" not in _said:
             _said.add("hashing")
-            warnings.warn(f"similarity falls back to word hashing: {exc}", stacklevel=2)
             _log.warning("similarity falls back to word hashing: %s", exc)
         return load_embedder("hashing")

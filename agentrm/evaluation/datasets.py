@@ -54,7 +54,10 @@ def read_conversations(path: str | Path, form: str) -> list[Conversation]:
     if form == "locomo":
         return _locomo(Path(path))
     if form == "conversation":
-        return [_conversation(entry, path, line) for line, entry in _lines(path)]
+        found = [_conversation(entry, path, line) for line, entry in _lines(path)]
+        if not found:
+            raise DatasetError(f"{path} holds no conversation; each line is an object with id, messages and questions")
+        return found
     raise DatasetError(f"format {form!r} is unknown; use locomo or conversation")
 
 
@@ -70,6 +73,8 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
             raise DatasetError(f"{path}, line {line}: no list of messages")
         given = entry.get("id", line) if isinstance(entry, Mapping) else line
         out.append(Trajectory(str(given), tuple(from_openai(messages))))
+    if not out:
+        raise DatasetError(f"{path} holds no run; each line is an object with `messages` in OpenAI chat format")
     return out
 
 
@@ -122,6 +127,10 @@ def _conversation(entry: Any, path: str | Path, line: int) -> Conversation:
             )
             for q in entry.get("questions", ())
         )
+        known = {message.id for message in messages}
+        lost = [name for question in questions for name in question.evidence if name not in known]
+        if lost:
+            raise DatasetError(f"{path}, line {line}: evidence {lost[0]!r} is the id of no message here")
         return Conversation(str(entry.get("id", line)), tuple(messages), questions)
     except (KeyError, TypeError) as exc:
         raise DatasetError(

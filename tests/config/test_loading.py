@@ -154,6 +154,17 @@ def test_text_that_is_not_one_plain_yaml_document_is_refused_by_its_name(text: s
     assert caught.value.key == "agentrm.yaml"
 
 
+def test_a_fault_of_syntax_is_shown_with_its_line_and_the_reason() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse("pools:\n\tgpt: {lanes: 3}\n", name="agentrm.yaml")
+    assert "'line 2: \\tgpt: {lanes: 3}'" in str(caught.value) and "cannot start any token" in str(caught.value)
+
+
+def test_what_has_to_be_said_and_was_not_is_called_missing() -> None:
+    with pytest.raises(ConfigError, match=r"^pools.gpt.limits\[0\].per is missing; needed: the window in seconds"):
+        load({"pools": {"gpt": {"limits": [{"requests": 5}]}}})
+
+
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "agentrm.yaml"
     path.write_bytes(b"pools: \xff\xfe\xfa")

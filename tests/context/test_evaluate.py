@@ -88,6 +88,21 @@ def test_what_cannot_be_done_is_said(line):
         run(*line)
 
 
+@pytest.mark.parametrize("kind", ["context", "trajectories"])
+def test_a_data_set_of_nothing_is_refused(tmp_path, kind):
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(AgentRMError, match="empty.jsonl holds no"):
+        run(kind, "--dataset", str(tmp_path / "empty.jsonl"))
+
+
+def test_evidence_that_is_no_message_is_refused(tmp_path):
+    path = tmp_path / "talks.jsonl"
+    message = {"id": "m1", "role": "user", "content": "My dog is Rex."}
+    path.write_text(json.dumps({"messages": [message], "questions": [{"text": "Who?", "evidence": ["m2"]}]}) + "\n")
+    with pytest.raises(AgentRMError, match="line 1: evidence 'm2' is the id of no message"):
+        run("context", "--dataset", str(path))
+
+
 def test_synthetic_sessions_are_repeatable_and_of_the_papers_size():
     for kind in SESSION_KINDS:
         session = generate(kind)

@@ -162,3 +162,8 @@ def test_a_configuration_that_cannot_work_is_refused_by_the_command(tmp_path: Pa
 def test_an_engine_of_the_command_line_with_a_part_missing_is_said_as_it_was_typed(given: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"--backend: {given!r}") + ".*vllm=http://127.0.0.1:8000"):
         configured(Namespace(config=None, backend=[given], host=None, port=None))
+
+
+def test_without_an_engine_the_line_says_how_to_name_one() -> None:
+    with pytest.raises(ConfigError, match=r"--backend is missing; needed: an engine, such as vllm=http"):
+        configured(Namespace(config=None, backend=[], host=None, port=None))

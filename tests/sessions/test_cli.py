@@ -51,6 +51,19 @@ def test_list(cli: Cli) -> None:
     assert "no sessions" in cli("--tenant", "nobody", "list")[1]
 
 
+def test_options_may_stand_behind_the_action_too(cli: Cli, root: Path) -> None:
+    assert cli("list", "--store", root, "--json", store=root / "no")[1] == cli("--json", "list")[1]
+    assert "no sessions" in cli("list", "--tenant", "nobody")[1]
+
+
+def test_without_a_store_the_line_says_how_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENTRM_STORE", raising=False)
+    parser = argparse.ArgumentParser()
+    command.add_parser(parser.add_subparsers())
+    with pytest.raises(ConfigError, match="--store is missing"):
+        command.run(parser.parse_args(["sessions", "list"]))
+
+
 def test_show(cli: Cli) -> None:
     status, out = cli("show", "trip")
     assert status == 0
