@@ -56,6 +56,7 @@ class Batch:
         self.reasons: list[str] = []
         self.cost = self.calls = 0
         self.again: Callable[[int], Choice] | None = None
+        self.tool_work: float | None = None  # 0 to 1, of the one history that this run is about
         self.prose: str | None = None  # a model writes once a run, also when the choice is made again
 
     def result(self) -> CompactionResult:
@@ -161,10 +162,11 @@ class Batch:
 
     def _share(self, groups: Sequence[Group], pair: tuple[float, float]) -> float:
         """Between the share for chat and the one for tool work, by how much of the history is tool work."""
-        tools = sum(self._size(g.messages) for g in groups if g.kind == "tools")
-        every = sum(self._size(g.messages) for g in groups if g.kind != "system") or 1
-        mix = min(1.0, 1.3 * tools / every)
-        return pair[0] + (pair[1] - pair[0]) * mix
+        if self.tool_work is None:
+            tools = sum(self._size(g.messages) for g in groups if g.kind == "tools")
+            every = sum(self._size(g.messages) for g in groups if g.kind != "system") or 1
+            self.tool_work = min(1.0, 1.3 * tools / every)
+        return pair[0] + (pair[1] - pair[0]) * self.tool_work
 
     def _facts_share(self, groups: Sequence[Group]) -> float:
         more = self._share(groups, _FACTS_SMALL) * min(1.0, _SMALL / max(1, self.room))

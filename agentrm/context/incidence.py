@@ -6,27 +6,39 @@ The words of all texts lie in flat arrays, so that what is asked of every text i
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any
 
-__all__ = ["Incidence", "Unsaid"]
+__all__ = ["Incidence", "Unsaid", "WordNumbers"]
+
+
+class WordNumbers(dict[str, int]):
+    """A number for each distinct word, from 0 in the order in which they came: whoever asks about the same texts reads
+    them once."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        return number
+
+    def of(self, words: Iterable[str]) -> list[int]:
+        return list(map(self.__getitem__, words))
 
 
 class Incidence:
     """Each distinct word of each text, in the order of the texts. `row[i]` is the text and `word[i]` the number of the
     word of the i-th such pair, `count[w]` in how many texts word w is, `idf[w]` = ln(texts / count[w])."""
 
-    def __init__(self, texts: Sequence[Collection[str]]) -> None:
+    def __init__(self, texts: Sequence[Iterable[int]], numbers: WordNumbers) -> None:
+        """`texts` are words as `numbers` has them; it has no other words."""
         import numpy as np
 
-        self.ids: dict[str, int] = {}
-        number = self.ids.setdefault
+        self.ids = numbers
         flat: list[int] = []
         sizes: list[int] = []
         for words in texts:
             own = dict.fromkeys(words)
-            flat += [number(w, len(self.ids)) for w in own]
+            flat += own
             sizes.append(len(own))
         self.texts = len(texts)
         self.word = np.array(flat, dtype=np.int64)
@@ -34,6 +46,12 @@ class Incidence:
         self.starts = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
         self.count = np.bincount(self.word, minlength=len(self.ids))
         self.idf = np.log(max(1, self.texts) / self.count)
+
+    @classmethod
+    def of(cls, texts: Iterable[Iterable[str]]) -> Incidence:
+        """The same of words that have no number yet."""
+        numbers = WordNumbers()
+        return cls([numbers.of(words) for words in texts], numbers)
 
     def per_text(self, weights: Any) -> Any:
         """The sum of the pairs' `weights` in each text."""

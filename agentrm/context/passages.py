@@ -12,10 +12,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from agentrm.context.incidence import WordNumbers
 from agentrm.context.keyinfo import sentences_of
 from agentrm.context.messages import Message, Opaque
 from agentrm.context.phrasing import novelty
 from agentrm.context.predict import Passage
+from agentrm.context.wordstats import words_of
 
 WHOLE = 600  # characters up to which a message is one passage
 PIECE = 160
@@ -27,16 +29,21 @@ _PHOTO = re.compile(r"\[(?:photo|image|picture)\b", re.IGNORECASE)
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A passage and the index of its message in the list it came from, -1, -2, ... for what earlier notes kept. `whole`
-    when it is all of its text; `novelty` as in `phrasing`, among all texts that are cut at once."""
+    when it is all of its text; `novelty` as in `phrasing`, among all texts that are cut at once; `words` by number."""
 
     message: int
     passage: Passage
     whole: bool
     novelty: float
+    words: list[int]
 
 
-def pieces_of(messages: Sequence[Message], kept: Sequence[Passage] = (), whole: int = WHOLE) -> list[Piece]:
-    """The pieces of all messages in order, after those that earlier notes `kept`. A message without text has none."""
+def pieces_of(
+    messages: Sequence[Message], kept: Sequence[Passage] = (), whole: int = WHOLE, numbers: WordNumbers | None = None
+) -> list[Piece]:
+    """The pieces of all messages in order, after those that earlier notes `kept`. A message without text has none.
+    Words that have no number in `numbers` yet get one."""
+    numbers = WordNumbers() if numbers is None else numbers
     units = [(-1 - number, passage, True) for number, passage in enumerate(kept)]
     before: float | None = None
     for index, message in enumerate(messages):
@@ -52,8 +59,9 @@ def pieces_of(messages: Sequence[Message], kept: Sequence[Passage] = (), whole: 
             continue
         for number, part in enumerate(_parts(text)):
             units.append((index, Passage(part, author, media, opening and number == 0), False))
-    news = novelty([passage.text for _, passage, _ in units]).tolist()
-    return _joined([Piece(*unit, new) for unit, new in zip(units, news, strict=True)])
+    words = [numbers.of(words_of(passage.text)) for _, passage, _ in units]
+    news = novelty(words).tolist()
+    return _joined([Piece(*unit, new, own) for unit, new, own in zip(units, news, words, strict=True)])
 
 
 def _parts(text: str) -> list[str]:
@@ -78,5 +86,6 @@ def _joined(parts: Sequence[Piece]) -> list[Piece]:
         text = f"{last.passage.text}\n{part.passage.text}"
         share = len(part.passage.text) / len(text)
         new = (1 - share) * last.novelty + share * part.novelty
-        out[-1] = replace(last, passage=replace(last.passage, text=text), novelty=new)
+        passage = replace(last.passage, text=text)
+        out[-1] = replace(last, passage=passage, novelty=new, words=last.words + part.words)
     return out

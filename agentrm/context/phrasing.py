@@ -10,29 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentrm.context.wordstats import words_of
-
 _FREE = 0.7  # novelty from which a text counts in full: people who talk freely stay above it
 _STEEPNESS = 4
+_EDGE = -1
 
 
-def novelty(texts: Sequence[str]) -> Any:
-    """For each text, 0 to 1: the mean information of its pairs of neighbouring words, -ln(share among the pairs of all
-    texts), as a part of what a pair has that is there once. The edge of a text counts as a word."""
+def novelty(texts: Sequence[Sequence[int]]) -> Any:
+    """For each text, its words given by number (`incidence.WordNumbers`), 0 to 1: the mean information of its pairs of
+    neighbouring words, -ln(share among the pairs of all texts), as a part of what a pair has that is there once. The
+    edge of a text counts as a word."""
     import numpy as np
 
-    ids: dict[str, int] = {"": 0}
-    number = ids.setdefault
-    flat, sizes = [0], []
-    for text in texts:
-        words = words_of(text)
-        flat += [number(w, len(ids)) for w in words]
-        flat.append(0)
+    flat, sizes = [_EDGE], []
+    for words in texts:
+        flat += words
+        flat.append(_EDGE)
         sizes.append(len(words) + 1)
     if len(flat) < 3:
         return np.ones(len(texts))
-    row = np.array(flat, dtype=np.int64)
-    _, pair, count = np.unique(row[:-1] * len(ids) + row[1:], return_inverse=True, return_counts=True)
+    row = np.array(flat, dtype=np.int64) - _EDGE
+    _, pair, count = np.unique(row[:-1] * (row.max() + 1) + row[1:], return_inverse=True, return_counts=True)
     news = 1 - np.log(count) / np.log(len(pair))
     return np.add.reduceat(news[pair], np.cumsum([0, *sizes[:-1]])) / np.array(sizes)
 

@@ -124,7 +124,7 @@ def lexical_features(passages: Sequence[Passage], words: Incidence | None = None
     they were counted before."""
     import numpy as np
 
-    words = Incidence([ws.words_of(p.text) for p in passages]) if words is None else words
+    words = Incidence.of(ws.words_of(p.text) for p in passages) if words is None else words
     idf, count = words.idf[words.word], words.count[words.word]
     masses = words.per_text(idf).tolist()
     new = words.per_text(idf * (words.distance() > _REMEMBERED)).tolist()

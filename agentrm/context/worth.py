@@ -14,7 +14,7 @@ from typing import Any
 
 from agentrm.context.digest import Line
 from agentrm.context.groups import Group
-from agentrm.context.incidence import Incidence, Unsaid
+from agentrm.context.incidence import Incidence, Unsaid, WordNumbers
 from agentrm.context.keyinfo import Fact, is_of_kind
 from agentrm.context.messages import Message
 from agentrm.context.passages import Piece, pieces_of
@@ -69,10 +69,12 @@ class Index:
         self.owners: list[tuple[int, Message, bool]] = []
         self.passages: list[Passage] = []
         novelty: list[float] = []
+        numbers, words = WordNumbers(), list[list[int]]()
         chat = [(i, g.messages[0]) for i, g in enumerate(groups) if g.kind != "tools"]
         pieces: dict[int, list[Piece]] = {}
         kept = [Passage(line.text, line.role) for line in lines]
-        for piece in pieces_of([m for _, m in chat], kept):  # all at once: a pause is seen between groups
+        cut = pieces_of([m for _, m in chat], kept, numbers=numbers)  # all at once: a pause is seen between groups
+        for piece in cut:
             if piece.message >= 0:
                 pieces.setdefault(chat[piece.message][0], []).append(piece)
                 continue
@@ -81,26 +83,29 @@ class Index:
             self.owners.append((piece.message, Message(line.source, role), False))
             self.passages.append(piece.passage)
             novelty.append(piece.novelty)
+            words.append(piece.words)
         for index, group in enumerate(groups):
             first = group.messages[0]
             if group.kind == "tools":
                 self.owners.append((index, first, True))
                 self.passages.append(Passage(_step_text(group), first.name or "assistant"))
                 novelty.append(1.0)
+                words.append(numbers.of(words_of(self.passages[-1].text)))
             for piece in pieces.get(index, ()):
                 self.owners.append((index, first, piece.whole))
                 self.passages.append(piece.passage)
                 novelty.append(piece.novelty)
+                words.append(piece.words)
         self.vectors: Any = None
         self.near: Closeness | None = None
         if cache is not None and self.passages:
             self.vectors = cache.vectors([f"{p.author}: {p.text}" for p in self.passages])
             self.near = closeness(self.vectors)
         space = cache.embedder.name if cache is not None else ""
-        words = Incidence([words_of(p.text) for p in self.passages])
-        self.reuse = predict_reuse(self.passages, self.vectors, self.near, space, words)
+        incidence = Incidence(words, numbers)
+        self.reuse = predict_reuse(self.passages, self.vectors, self.near, space, incidence)
         self.fresh = fresh_share(novelty)
-        self.unsaid = Unsaid(words, _DIGITS)
+        self.unsaid = Unsaid(incidence, _DIGITS)
         self.rules = [is_of_kind(p.text, *_KEY_KINDS) for p in self.passages]
         self._relevance: Relevance | None = None
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
+from agentrm.context import phrasing
 from agentrm.context.compact import Compactor
+from agentrm.context.incidence import WordNumbers
 from agentrm.context.messages import Message, make
 from agentrm.context.passages import pieces_of
-from agentrm.context.phrasing import fresh_share, novelty
+from agentrm.context.phrasing import fresh_share
+from agentrm.context.wordstats import words_of
 from agentrm.evaluation.plain_counter import PlainCounter
 
 FORMS = (
@@ -24,6 +29,11 @@ ONCE = (
     "Tobias never eats anything that has been near saffron.",
     "The mayor owes Ludmila eleven jars of plum jam.",
 )
+
+
+def novelty(texts: Sequence[str]) -> Any:
+    numbers = WordNumbers()
+    return phrasing.novelty([numbers.of(words_of(text)) for text in texts])
 
 
 def filled(chance: random.Random) -> str:
@@ -58,7 +68,10 @@ def test_novelty_of_little_or_nothing():
 def test_what_is_said_once_shares_no_passage_with_set_phrases(seed):
     chance = random.Random(seed)
     messages = [report(chance, n, ONCE[n // 5] if n % 5 == 0 else None) for n in range(30)]
-    passages = [p.passage.text for p in pieces_of(messages)]
+    numbers = WordNumbers()
+    pieces = pieces_of(messages, numbers=numbers)
+    assert [p.words for p in pieces] == [numbers.of(words_of(p.passage.text)) for p in pieces]
+    passages = [p.passage.text for p in pieces]
     assert set(ONCE) <= set(passages)
     words = " ".join(" ".join(passages).split())
     assert words == " ".join(m.text for m in messages)  # nothing is lost or moved
