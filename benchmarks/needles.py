@@ -31,12 +31,14 @@ SIZES = range(40, 140)  # characters of a sentence
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`kept` of `needles` stand word for word in the context at the end; `tokens` (characters / 4) went through it."""
+    """`kept` of `needles` stand word for word in the context at the end; `tokens` (characters / 4) went through it, of
+    which it holds the share `held`."""
 
     method: str
     tokens: int
     needles: int
     kept: int
+    held: float
 
 
 def sentences(locomo: str | Path) -> list[str]:
@@ -71,7 +73,7 @@ def kept(
     locomo: str | Path, taubench: str | Path, seeds: Sequence[int] = (0, 1, 2), cache: VectorCache | None = None
 ) -> Found:
     """Sums over the seeds' sessions; embeddings are used where there is a `cache`."""
-    tokens = count = 0
+    tokens = count = held = 0
     for seed in seeds:
         messages, needles = session(locomo, taubench, seed)
         compactor = Compactor(PlainCounter(), embedder=None, vectors=cache)
@@ -82,9 +84,10 @@ def kept(
             if sum(len(wire_text(m)) for m in context) / 4 > HIGH * WINDOW:
                 context = list(compactor.compact(context, int(LOW * WINDOW)).messages)
         shown = "\n".join(wire_text(m) for m in context)
+        held += len(shown) // 4
         count += sum(needle in shown for needle in needles)
     name = "agentrm" if cache is not None else "agentrm-no-faiss"
-    return Found(name, tokens // len(seeds), COUNT * len(seeds), count)
+    return Found(name, tokens // len(seeds), COUNT * len(seeds), count, held / tokens)
 
 
 def main() -> None:
@@ -97,7 +100,7 @@ def main() -> None:
     found = kept(options.locomo, options.taubench, cache=cache)
     print(
         f"{found.method}: {found.kept} of {found.needles} sentences kept ({100 * found.kept / found.needles:.1f} %),"
-        f" {found.tokens:,} tokens a session, window {WINDOW:,}"
+        f" {found.tokens:,} tokens a session, of which the context holds {found.held:.0%}, window {WINDOW:,}"
     )
 
 

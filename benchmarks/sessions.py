@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import perf_counter, process_time
@@ -31,6 +32,20 @@ TEXT = "lorem ipsum dolor sit amet " * 20
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """`unit` is ms or bytes; `detail` says what else was seen."""
+
+    name: str
+    value: float
+    unit: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        value = f"{self.value:.3f}" if self.value < 1 else f"{self.value:.0f}"
+        return f"{self.name}: {value} {self.unit}" + (f" ({self.detail})" if self.detail else "")
+
+
 def messages(count: int) -> Iterator[Message]:
     """User texts, answers, tool calls and their results in turn; 400 characters on average."""
     for number in range(count):
@@ -47,7 +62,8 @@ def folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="agentrm-bench-"))
 
 
-def appends(fsync: Fsync, count: int) -> str:
+def appends(fsync: Fsync, count: int) -> Figure:
+    """The median, by the clock on the wall."""
     taken = []
     with SessionStore(folder(), fsync=fsync) as store:
         session = store.open("s")
@@ -57,7 +73,8 @@ def appends(fsync: Fsync, count: int) -> str:
             taken.append(perf_counter() - start)
     taken.sort()
     middle, late = taken[count // 2] * 1e3, taken[count * 99 // 100] * 1e3
-    return f"median {middle:.3f} ms, mean {statistics.mean(taken) * 1e3:.3f} ms, 99 % below {late:.3f} ms"
+    detail = f"mean {statistics.mean(taken) * 1e3:.3f} ms, 99 % below {late:.3f} ms"
+    return Figure(f"append, fsync {fsync}", middle, "ms", detail)
 
 
 def timed(work: Callable[[], T]) -> tuple[float, T]:
@@ -102,38 +119,40 @@ class Talk:
         return [*out, make("user", "Go on.", id="last")]
 
 
-def compactions(tokens: int) -> Iterator[str]:
+def compactions(tokens: int) -> Iterator[Figure]:
     """From a history that was never counted nor searched before; only its embeddings are there."""
     cache = VectorCache(HashingEmbedder())
     for kind, tools in (("talk", 0.0), ("talk and tools", 0.5), ("tools", 1.0)):
         history = Talk(1).history(tokens, tools, TokenCounter())
-        for name, vectors in (("without embeddings", None), ("with embeddings, cached", cache)):
+        for name, vectors in (("without embeddings", None), ("with embeddings", cache)):
             Compactor(embedder=None, vectors=vectors).compact(history, tokens // 2)
             taken, result = [], None
             for _ in range(5):
                 fresh = Compactor(embedder=None, vectors=vectors)
                 cost, result = timed(partial(fresh.compact, history, tokens // 2))
                 taken.append(cost)
-            yield f"compact {kind}, {len(history):,} messages, {name}: {min(taken):.0f} ms ({result})"
+            yield Figure(f"compact {kind}, {name}", min(taken), "ms", f"{len(history):,} messages: {result}")
 
 
-def main() -> None:
-    for line in compactions(200_000):
-        print(line)
-    for fsync, count in (("never", COUNT), ("batch", COUNT), ("always", 500)):
-        print(f'append, fsync="{fsync}" (wall): {appends(fsync, count)}')  # type: ignore[arg-type]
+def figures() -> Iterator[Figure]:
+    """All of them, one after the other."""
+    yield from compactions(200_000)
+    appended: tuple[tuple[Fsync, int], ...] = (("never", COUNT), ("batch", COUNT), ("always", 500))
+    for fsync, count in appended:
+        yield appends(fsync, count)
     home = SessionStore(folder(), fsync="never")
     session = home.open("s")
     session.extend(messages(COUNT))
     cost, path = timed(session.hibernate)
-    print(f"hibernate {COUNT:,} messages: {cost:.0f} ms")
+    yield Figure("hibernate", cost, "ms", f"{COUNT:,} messages")
     restored, read = [], []
     for _ in range(5):
         with SessionStore(folder(), fsync="never") as store:
             cost, again = timed(lambda store=store: store.restore(Path(path)))  # type: ignore[misc]
             restored.append(cost)
             read.append(cost + timed(again.tier0)[0])
-    print(f"restore {COUNT:,} messages: {min(restored):.0f} ms, with all of them as objects {min(read):.0f} ms")
+    yield Figure("restore", min(restored), "ms", f"{COUNT:,} messages")
+    yield Figure("restore, all as objects", min(read), "ms", f"{COUNT:,} messages")
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     session = home.restore("s")
@@ -143,7 +162,13 @@ def main() -> None:
         step()
         gc.collect()
         held = (tracemalloc.get_traced_memory()[0] - before) / COUNT
-        print(f"memory per message, {name}: {held:.0f} bytes")
+        yield Figure(f"memory per message, {name}", held, "bytes")
+    tracemalloc.stop()
+
+
+def main() -> None:
+    for figure in figures():
+        print(figure, flush=True)
 
 
 if __name__ == "__main__":

@@ -199,6 +199,16 @@ def _greedy(value: Any, cost: Any, budget: float) -> set[int]:
     return kept
 
 
+def unseen(samples: Sequence[Sample], space: str) -> dict[str, float]:
+    """What `judge` finds, 0 to 1: mean over the questions of each conversation, with weights fitted on the others."""
+    found: dict[str, list[float]] = {}
+    for out in range(len(samples)):
+        models = fit([s for i, s in enumerate(samples) if i != out], space)
+        for name, values in judge(samples[out], models).items():
+            found.setdefault(name, []).extend(values)
+    return {name: float(np.mean(values)) for name, values in found.items()}
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m agentrm.evaluation.train_reuse", description=__doc__)
     parser.add_argument("--dataset", required=True)
@@ -210,13 +220,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     cache = VectorCache(choose_embedder(), options.vectors)
     space = cache.embedder.name
     samples = [Sample(c, cache) for c in conversations]
-    found: dict[str, list[float]] = {}
-    for out in range(len(samples)):
-        models = fit([s for i, s in enumerate(samples) if i != out], space)
-        for name, values in judge(samples[out], models).items():
-            found.setdefault(name, []).extend(values)
-    for name, values in found.items():
-        print(f"{name:24} {100 * float(np.mean(values)):5.1f} %  (leave one conversation out)")
+    for name, share in unseen(samples, space).items():
+        print(f"{name:24} {100 * share:5.1f} %  (leave one conversation out)")
     if options.write:
         write(
             fit(samples, space),
