@@ -12,6 +12,8 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Literal, NamedTuple
 
+from agentrm.errors import ConfigError
+
 __all__ = ["PRIORITIES", "Identity", "Priority", "current_identity", "identity"]
 
 Priority = Literal["interactive", "subagent", "background"]
@@ -49,7 +51,7 @@ class identity:
         priority: Priority | None = None,
     ) -> None:
         if priority is not None and priority not in PRIORITIES:
-            raise ValueError(f"priority {priority!r} is not one of {', '.join(PRIORITIES)}")
+            raise ConfigError("priority", priority, ", ".join(PRIORITIES))
         fields = {"agent": agent, "tenant": tenant, "session": session, "priority": priority}
         self._fields = {name: value for name, value in fields.items() if value is not None}
         self._token: Token[Identity] | None = None

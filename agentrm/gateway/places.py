@@ -98,20 +98,27 @@ class Places:
                 place.signals, place.missed = signals, 0
                 if not place.up:
                     place.up = True
+                    _log.info("engine %r at %s answers", place.name, place.config.url)
                     place.backend.reset()
                     self._changed(place)
                 elif (place.capacity, place.block) != before[name]:
                     self._changed(place)
             else:
                 place.missed += 1
+                if place.missed == DOWN_AFTER and not place.up:
+                    self._warn(place, "has not answered yet")
                 if place.missed >= DOWN_AFTER:
                     self.down(place)
 
     def down(self, place: Place) -> None:
         """The engine does not answer."""
         if place.up:
+            self._warn(place, "does not answer any more")
             place.up, place.signals = False, UNKNOWN
             self._changed(place)
+
+    def _warn(self, place: Place, what: str) -> None:
+        _log.warning("engine %r at %s %s; it is asked every %g s", place.name, place.config.url, what, self._every_s)
 
     def close(self) -> None:
         """Closes the connections that carry no call."""

@@ -105,15 +105,25 @@ async def test_a_call_that_breaks_every_engine_ends_with_an_error() -> None:
         nothing_left(made)
 
 
-async def test_an_engine_that_is_down_at_the_start_is_used_once_it_is_up() -> None:
-    late = Engine()
-    late.port = 1  # nothing listens there
-    backends = {"a": {"url": "http://127.0.0.1:1"}}
-    async with gateway(backends=backends, queue_s=0.05) as made, client(made) as session:
+async def test_an_engine_that_is_down_at_the_start_is_used_once_it_is_up(caplog: pytest.LogCaptureFixture) -> None:
+    late = await Engine().start()
+    await late.kill()
+    async with gateway(late, queue_s=0.05) as made, client(made) as session:
         async with session.get("/ready") as answer:
             assert answer.status == 503
         status, text = await ask(made)
         assert status == 503 and "no engine is up" in text
+        for _ in range(3):
+            await made.look()
+        warned = [r.getMessage() for r in caplog.records if "has not answered yet" in r.getMessage()]
+        assert len(warned) == 1 and late.url in warned[0]
+        await late.start()
+        await made.look()
+        assert (await ask(made))[0] == 200
+        await late.kill()
+        for _ in range(3):
+            await made.look()
+        assert sum("does not answer any more" in r.getMessage() for r in caplog.records) == 1
         nothing_left(made)
 
 
