@@ -23,9 +23,10 @@ from agentrm.limits.lineage import current_kin
 from agentrm.limits.prices import Use, cost, dearest, most
 from agentrm.limits.serial import Serial
 from agentrm.scheduling import refusals
-from agentrm.scheduling.lease import ENDED, NEW, Lease
+from agentrm.scheduling.lease import Lease
 from agentrm.scheduling.pace import Pace, timeout
 from agentrm.scheduling.pool import FIRST_TOKENS, LONGEST_S
+from agentrm.scheduling.states import ENDED, NEW
 from agentrm.scheduling.waiters import CallbackWaiter, LoopWaiter, ThreadWaiter, Waiter
 
 if TYPE_CHECKING:

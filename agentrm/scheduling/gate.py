@@ -18,12 +18,13 @@ from agentrm.errors import AdmissionError
 from agentrm.scheduling import refusals
 from agentrm.scheduling.backoff import Backoff
 from agentrm.scheduling.circles import refuse_circle
-from agentrm.scheduling.lease import ENDED, NEW, RUNNING, WAITING, Lease
+from agentrm.scheduling.lease import Lease
 from agentrm.scheduling.loops import Loops
 from agentrm.scheduling.ordering import ordering
 from agentrm.scheduling.pool import LONGEST_S
 from agentrm.scheduling.pressure import PressureGauge
 from agentrm.scheduling.reaper import Sweeper
+from agentrm.scheduling.states import ENDED, NEW, RUNNING, WAITING
 from agentrm.scheduling.waiters import Batch, CallbackWaiter, Waiter
 from agentrm.scheduling.zombies import Zombies
 
@@ -332,7 +333,7 @@ class Gate:
                 if lease._used is not None:
                     pool.learn_tokens(lease._used)
                 if not lease.beats and pool.learns and lease.route.kind == "model":
-                    pool.progress_of(lease.route.scope).ended(now - lease.granted_ns, lease.tokens)
+                    lease._learn_end(now)
                 if self.backoff.trouble:
                     self.backoff.succeeded(lease)
             elif outcome == REFUND:

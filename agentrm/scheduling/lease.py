@@ -1,9 +1,6 @@
 """The right to run one call: acquired, kept alive by progress, settled, given back exactly once.
 
-A lease is used as `with`, as `async with`, or by hand (`acquire` / `release`). Its states:
-
-    new -> waiting -> running -> done
-                         |-> reaped -> done    (the call ran or idled too long; the lane is free already)
+A lease is used as `with`, as `async with`, or by hand (`acquire` / `release`). Its states: see `states`.
 
 Releasing is idempotent and works from any thread or loop. Leaving the block frees the lane and charges what `settle`
 was told; without it the estimate, and after an exception the input estimate, unless `refund` was called.
@@ -14,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from contextvars import ContextVar, Token
+from contextvars import Token
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from agentrm.errors import AgentRMError, ConfigError, ForkedError, LeaseError
+from agentrm.errors import ConfigError, ForkedError, LeaseError
 from agentrm.restoring import restore
+from agentrm.scheduling.guard import Guard, current, current_lease
+from agentrm.scheduling.stalls import shown_ns
+from agentrm.scheduling.states import NEW, RUNNING
 from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter
 
 if TYPE_CHECKING:
@@ -30,19 +30,11 @@ if TYPE_CHECKING:
     from agentrm.limits.provider_errors import ProviderError
     from agentrm.scheduling.manager import ResourceManager
     from agentrm.scheduling.routing import Route
+    from agentrm.scheduling.stalls import Stall
 
 __all__ = ["Lease", "current_lease"]
 
 MOST_TOKENS = 2_000_000_000
-NEW, WAITING, RUNNING, REAPED, ENDED = "new", "waiting", "running", "reaped", "done"
-
-_current: ContextVar[Lease | None] = ContextVar("agentrm_lease", default=None)
-
-
-def current_lease() -> Lease | None:
-    """The innermost lease whose block this code runs in."""
-    lease = _current.get()
-    return lease if lease is None or lease.state == RUNNING else None
 
 
 class Lease:
@@ -73,6 +65,7 @@ class Lease:
     _interrupted = False
     _cancels = 0
     _beat_ns = 0
+    _stall: Stall | None = None
     _charges: tuple[Charge, ...] | None = None
     """What its budgets have reserved for it; None: they were not asked."""
     _stated: tuple[int | None, int | None] = (None, None)
@@ -173,10 +166,10 @@ class Lease:
     async def acquire_async(self) -> Lease:
         """Waits for the lane without blocking the loop. Cancellation leaves the queue at once."""
         gate = self._rm.gate
+        self._loop = loop = asyncio.get_running_loop()
         if not (gate.submit(self) if gate.budgets is None else await gate.budgets.enter_async(self)):
             try:
-                self._loop = gate.loops.seen(asyncio.get_running_loop())
-                waiter = LoopWaiter(self._loop, lambda: gate.drop(self))
+                waiter = LoopWaiter(gate.loops.seen(loop), lambda: gate.drop(self))
                 if gate.register(self, waiter):
                     if self.on_wait is not None:
                         self.on_wait(waiter.future)
@@ -206,13 +199,13 @@ class Lease:
     def __enter__(self) -> Lease:
         if not self._is_held():
             self.acquire()
-        self._token = _current.set(self)
+        self._token = current.set(self)
         return self
 
     async def __aenter__(self) -> Lease:
         if not self._is_held():
             await self.acquire_async()
-        self._token = _current.set(self)
+        self._token = current.set(self)
         self._watch(asyncio.current_task())
         return self
 
@@ -229,11 +222,13 @@ class Lease:
             self._check_output(output_tokens, estimated)
         now = self._rm.clock.now_ns()
         if self.state == RUNNING:
-            progress = self.route.pool.progress_of(self.route.scope)
-            if self.beats:
-                progress.went_on(now - self._beat_ns)
-            else:
-                progress.began(now - self._beat_ns, self._input)
+            shown = shown_ns(self, self._beat_ns, now)
+            if shown is not None:
+                progress = self.route.pool.progress_of(self.route.scope)
+                if self.beats:
+                    progress.went_on(shown)
+                else:
+                    progress.began(shown, self._input)
             self.beats += 1
         lease: Lease | None = self
         while lease is not None:
@@ -248,6 +243,12 @@ class Lease:
         if self.state == RUNNING:
             self._beat_ns = self._rm.clock.now_ns()
             self._rm.gate.port.heartbeat(self.handle, self._beat_ns)
+
+    def _learn_end(self, now: int) -> None:
+        """A call without chunks ended well."""
+        shown = shown_ns(self, self.granted_ns, now)
+        if shown is not None:
+            self.route.pool.progress_of(self.route.scope).ended(shown, self.tokens)
 
     def _check_output(self, output_tokens: int, estimated: bool) -> None:
         try:
@@ -359,8 +360,8 @@ class Lease:
             raise self.error from None
 
     def _restore(self, token: Token[Lease | None]) -> None:
-        if not restore(token) and _current.get() is self:  # left in another context: mended if it shows there
-            _current.set(self._parent)
+        if not restore(token) and current.get() is self:  # left in another context: mended if it shows there
+            current.set(self._parent)
 
     def _watch(self, task: asyncio.Task[Any] | None) -> None:
         """From now on a reap interrupts this task."""
@@ -381,36 +382,3 @@ class Lease:
         self._interrupted = False
         uncancel = getattr(task, "uncancel", None)  # Python 3.10 has none
         return uncancel is None or uncancel() <= self._cancels
-
-
-class Guard:
-    """See `Lease.guard`."""
-
-    __slots__ = ("_lease", "_outer", "_token")
-
-    def __init__(self, lease: Lease) -> None:
-        self._lease = lease
-        self._outer: asyncio.Task[Any] | None = None
-        self._token: Token[Lease | None] | None = None
-
-    def __enter__(self) -> Lease:
-        lease = self._lease
-        if lease.error is not None:
-            raise lease.error
-        if lease.state != RUNNING:
-            raise AgentRMError(f"{lease!r} holds no lane; acquire it before its work is guarded")
-        self._token = _current.set(lease)
-        self._outer = lease._task
-        if asyncio._get_running_loop() is not None and (task := asyncio.current_task()) is not self._outer:
-            lease._watch(task)
-        return lease
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None) -> None:
-        lease = self._lease
-        task, lease._task = lease._task, self._outer
-        alone = task is not self._outer and lease._calm(task)
-        if self._token is not None:
-            lease._restore(self._token)
-            self._token = None
-        if lease.error is not None and (kind is None or (alone and isinstance(exc, asyncio.CancelledError))):
-            raise lease.error from None

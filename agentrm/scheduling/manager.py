@@ -15,11 +15,13 @@ from agentrm.errors import ConfigError
 from agentrm.identity import Priority, in_force
 from agentrm.scheduling import refusals
 from agentrm.scheduling.gate import Gate
-from agentrm.scheduling.lease import MOST_TOKENS, REAPED, RUNNING, Lease, _current
+from agentrm.scheduling.guard import current
+from agentrm.scheduling.lease import MOST_TOKENS, Lease
 from agentrm.scheduling.policies import kernel_policy
 from agentrm.scheduling.pool import PoolState
 from agentrm.scheduling.routes import Routes
 from agentrm.scheduling.routing import Layout, layout
+from agentrm.scheduling.states import REAPED, RUNNING
 
 if TYPE_CHECKING:
     import os
@@ -159,7 +161,7 @@ class ResourceManager:
         `resumed`: the call was interrupted by the manager or a provider and goes ahead of calls that never ran.
         """
         if parent is AUTO:
-            parent = _current.get()
+            parent = current.get()
             if parent is not None and (parent.state != RUNNING or parent._rm is not self):
                 self._stale(parent)
                 parent = None
@@ -218,8 +220,8 @@ class ResourceManager:
         """A lease that is over encloses nothing. Raises its error where it is a zombie and zombies keep lanes: its work
         would wait for the lane that it keeps itself."""
         if parent._rm is self:
-            if _current.get() is parent:  # or a block that was never left would keep it for ever
-                _current.set(None)
+            if current.get() is parent:  # or a block that was never left would keep it for ever
+                current.set(None)
             if parent.state == REAPED:
                 info = self.kernel.pool_info(parent.route.pool.index)
                 if info.dead > info.zombies:

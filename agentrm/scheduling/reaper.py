@@ -2,6 +2,8 @@
 
 One timer looks every `reaper.sweep_s` seconds while anything runs. An async call is interrupted and its lane is free
 at once. A blocked thread cannot be stopped: its lane is free too, but it counts as a zombie until it ends.
+
+Silence is judged with `stalls`: what nobody here could hear is not the provider's silence.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import TYPE_CHECKING
 
 from agentrm.core.codes import E_STALE, FAILED, REFUND, WAITED
 from agentrm.errors import IdleTimeout, LeaseError, RunTimeout
-from agentrm.scheduling.lease import ENDED, REAPED, RUNNING, Lease
+from agentrm.scheduling.lease import Lease
+from agentrm.scheduling.stalls import Stalls, excuse, is_asked, silence_ns
+from agentrm.scheduling.states import ENDED, REAPED, RUNNING
 from agentrm.scheduling.waiters import Batch
 
 if TYPE_CHECKING:
@@ -33,6 +37,9 @@ class Sweeper:
         self._starting = threading.Lock()
         self.active = False
         self._soonest_ns = NEVER
+        self._every_ns = max(1, int(rm.config.reaper.sweep_s * 1e9))
+        self._due_ns = 0
+        self._stalls = Stalls(rm.clock, self._judge)
 
     def start(self) -> None:
         """Runs the timer until nothing runs or waits. Cheap to call again."""
@@ -52,14 +59,17 @@ class Sweeper:
     def _next(self) -> None:
         """At the latest after `sweep_s`; sooner if a call will have been silent for too long by then."""
         clock = self._rm.clock
-        pause = min(max(1, int(self._rm.config.reaper.sweep_s * 1e9)), self._soonest_ns + 1_000_000)
+        self._due_ns = clock.now_ns() + min(self._every_ns, self._soonest_ns + 1_000_000)
         self._soonest_ns = NEVER
-        clock.call_at(clock.now_ns() + pause, self.sweep)
+        clock.call_at(self._due_ns, self.sweep)
 
     def sweep(self) -> None:
         rm, gate = self._rm, self._gate
         now = rm.clock.now_ns()
         try:
+            if now - self._due_ns > self._every_ns:  # the process stood still: so long nobody was heard
+                for running in list(gate.leases.values()):
+                    excuse(running, self._due_ns, now)
             for outer in list(gate.pauses.values()):  # what it waits for has no lease of its own meanwhile
                 if outer is not None:
                     outer.waited()
@@ -72,8 +82,7 @@ class Sweeper:
                     gate.deliver()
                     gate.arm()
             gate.loops.bury()
-            for lease in self._silent(now):
-                self.reap(lease, "idle")
+            self._judge(self._stalls.ask(self._silent(now), now))
             if gate.order is not None:
                 gate.order.look()
         finally:  # whatever happened, the next sweep comes
@@ -85,26 +94,36 @@ class Sweeper:
                     self.start()
 
     def _silent(self, now: int) -> list[Lease]:
-        """Model calls that have been silent for longer than what was learnt allows. The limit is that of this moment: a
-        call that hung before anything was known is found as soon as others have shown what is usual."""
-        gate = self._gate
+        """Model calls without a fixed limit that have been silent for longer than a sweep, or than they may be."""
         found = []
-        for lease in list(gate.leases.values()):
+        for lease in list(self._gate.leases.values()):
             route = lease.route
             if route.kind != "model" or not route.pool.learns or lease._idle_s is not None or lease.state != RUNNING:
                 continue
-            progress = route.pool.progress_of(route.scope)
-            left = lease._beat_ns - now + progress.limit_ns(
-                lease._input, streams=lease.streams, begun=lease.beats > 0, again=lease.resumed
-            )
-            if left < 0:
+            left = self._left_ns(lease, now)
+            if left < 0 or now - lease._beat_ns > self._every_ns:
                 found.append(lease)
-            elif left < self._soonest_ns:
+            if 0 <= left < self._soonest_ns and not is_asked(lease):
                 self._soonest_ns = left
-        if not found:
-            return found
-        parents = {x._parent for x in (*list(gate.leases.values()), *list(gate.queued.values()))}
-        return [lease for lease in found if lease not in parents]
+        return found
+
+    def _left_ns(self, lease: Lease, now: int) -> int:
+        """For how long the call may still be silent, by what was learnt. The limit is that of this moment: a call that
+        hung before anything was known is found as soon as others have shown what is usual."""
+        limit = lease.route.pool.progress_of(lease.route.scope).limit_ns(
+            lease._input, streams=lease.streams, begun=lease.beats > 0, again=lease.resumed
+        )
+        return limit - silence_ns(lease, now)
+
+    def _judge(self, leases: list[Lease]) -> None:
+        """Reaps those that have been silent for too long, unless they wait for calls of their own."""
+        gate, now = self._gate, self._rm.clock.now_ns()
+        found = [lease for lease in leases if lease.state == RUNNING and self._left_ns(lease, now) < 0]
+        if found:
+            parents = {x._parent for x in (*list(gate.leases.values()), *list(gate.queued.values()))}
+            for lease in found:
+                if lease not in parents:
+                    self.reap(lease, "idle")
 
     def reap(self, lease: Lease, reason: str) -> None:
         """Takes the lane away. The transition is the kernel's: if the call ended in this very moment, nothing

@@ -6,7 +6,8 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from agentrm.core.codes import WAITED
-from agentrm.scheduling.lease import REAPED, RUNNING, Lease
+from agentrm.scheduling.lease import Lease
+from agentrm.scheduling.states import REAPED, RUNNING
 
 if TYPE_CHECKING:
     from agentrm.scheduling.gate import Gate

@@ -71,6 +71,14 @@ def test_no_healthy_call_is_reaped_however_long_it_takes(scenario: str, tail: fl
     assert sum(o.falsely_reaped for run in runs(scenario, "agentrm", tail) for o in run) == 0
 
 
+def test_what_is_usual_is_learnt_when_chunks_come_not_when_calls_start() -> None:
+    """Four calls start at 10.5 s and show their first chunk at 11.3 s: only the look at 12 s knows what is usual."""
+    hung = Turn(0.0, "hung", "background", "t", 5.0, 10, hang=True, hang_s=900.0, retry_ok=True)
+    healthy = [Turn(10.5, f"a{i}", "background", "t", 5.0, 10) for i in range(4)]
+    first, *_ = simulate(POLICIES["agentrm"], 5, [hung, *healthy])
+    assert (first.held_s, first.recovered) == (pytest.approx(12.0), True)
+
+
 def test_every_turn_ends_under_every_policy() -> None:
     for policy in POLICIES.values():
         outcomes = simulate(policy, 2, generate("faulty", 1))
