@@ -14,6 +14,7 @@ import inspect
 import threading
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
+from pickle import PicklingError
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -86,6 +87,9 @@ class Gate:
         """A copy of what is gated goes through the same manager."""
         return self
 
+    def __reduce_ex__(self, _protocol: object) -> Any:
+        raise _unpicklable("what is attached to a manager")
+
     def subclass(self, cls: type, methods: Methods) -> type:
         with self._lock:
             found = self._classes.get(cls)
@@ -95,12 +99,29 @@ class Gate:
                     "__qualname__": cls.__qualname__,
                     "__doc__": cls.__doc__,
                     _MARK: (self, cls),
+                    **({"__reduce_ex__": _reduce} if _copies_itself(cls) else {}),
                     **methods(cls, self),
                 }
                 # Not through pydantic's metaclass, which would work out again the schema that `cls` has: 10 ms.
                 make = ABCMeta.__new__ if isinstance(cls, ABCMeta) else type.__new__
                 found = self._classes[cls] = make(type(cls), cls.__name__, (cls,), names)
             return found
+
+
+def _copies_itself(cls: type) -> bool:
+    """Whether `copy` takes no notice of how it is pickled."""
+    return hasattr(cls, "__copy__") and hasattr(cls, "__deepcopy__")
+
+
+def _reduce(self: Any, _protocol: object) -> Any:
+    raise _unpicklable(f"the {type(self).__qualname__} that is attached to a manager")
+
+
+def _unpicklable(what: str) -> PicklingError:
+    return PicklingError(
+        f"{what} can't be pickled: the manager lives in this process. "
+        "Pickle the object that was attached, and attach it where it is unpickled"
+    )
 
 
 def like(native: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

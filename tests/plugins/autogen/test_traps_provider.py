@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 
 pytest.importorskip("autogen_agentchat")
@@ -48,17 +49,28 @@ ways = pytest.mark.parametrize("way", WAYS)
 
 
 @ways
-def test_the_provider_never_sees_more_calls_than_lanes(way: str) -> None:
-    rm = manager(2)
+def test_the_provider_never_sees_more_calls_than_lanes_and_every_lane_is_used(way: str) -> None:
+    rm, sent, go = manager(2), [0], asyncio.Event()
+
+    async def hold(_request: httpx.Request) -> None:
+        sent[0] += 1
+        await go.wait()
+
     with StubProvider(Behaviour(service_s=0.02)) as provider:
-        client = rm.attach(openai_client(provider))
 
         async def main() -> None:
-            await asyncio.gather(*[WAYS[way](client) for _ in range(8)])
+            async with httpx.AsyncClient(event_hooks={"request": [hold]}) as http:
+                client = rm.attach(openai_client(provider, http_client=http))
+                calls = [asyncio.create_task(WAYS[way](client)) for _ in range(8)]
+                await loop_until(lambda: sent[0] == 2 and rm.statistics().waiting == 6)
+                assert running(rm) == 2, "both are inside before either is let go"
+                go.set()
+                await asyncio.gather(*calls)
 
         run_async(main)
         assert provider.peak_concurrency <= 2
-    assert granted(rm) == 8
+        assert provider.statistics().arrived == 8
+    assert granted(rm) == sent[0] == 8
 
 
 @ways

@@ -226,3 +226,11 @@ def test_max_rpm_of_an_agent_is_its_own_and_holds_in_every_minute() -> None:
             paused(rm)
             clock.advance(60)
     threads.outcomes()
+
+
+@pytest.mark.parametrize("said", [0, -1])
+def test_a_limit_of_no_tokens_counts_as_none(said: int) -> None:
+    rm = manager()
+    with StubProvider() as provider:
+        rm.attach(openai(provider, max_tokens=said)).call("hello")
+        assert granted(rm) == provider.statistics().arrived == 1

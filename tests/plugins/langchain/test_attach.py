@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -50,6 +51,18 @@ def test_a_gated_model_is_still_the_users_model() -> None:
     for twin in (gated.model_copy(update={"model": "other"}), copy.copy(gated), gated.bind(stop=["x"])):
         twin.invoke("hello")
     assert granted(rm) == provider.calls == 3, "copies and bindings of a gated model are gated"
+
+
+def test_what_is_attached_says_that_it_cannot_be_pickled_and_what_to_do() -> None:
+    rm, model = manager(), FakeListLLM(responses=["said"])
+    assert pickle.loads(pickle.dumps(model)) == model
+    gated = rm.attach(model)
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(pickle.PicklingError, match="the FakeListLLM that is attached .* attach it where"):
+            pickle.dumps(gated, protocol)
+    for twin in (copy.copy(gated), copy.deepcopy(gated)):
+        assert twin.invoke("hello") == "said"
+    assert granted(rm) == 2
 
 
 def test_a_gated_model_keeps_its_place_in_chains() -> None:

@@ -29,6 +29,7 @@ from agentrm.adapters import AttachError
 from agentrm.adapters.conformance.harness import manager
 from agentrm.simulation.provider import Behaviour, StubProvider, StubRequest, ToolCall
 from agentrm_openai_agents import GatedModel
+from tests.plugins.openai_agents.stub_agents import ASKED
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -81,6 +82,14 @@ async def test_what_was_said_of_a_tool_before_holds_in_its_agent(provider: StubP
     tool = rm.attach(work, agent="toolsmith")
     await Runner.run(rm.attach(Agent(name="planner", model=model_of(provider), tools=[tool])), "hello")
     assert seen == {("default", "planner"), ("tools", "toolsmith")}
+
+
+@pytest.mark.parametrize("said", [0, -1])
+async def test_a_limit_of_no_tokens_counts_as_none(provider: StubProvider, said: int) -> None:
+    rm = manager()
+    settings = {"model_settings": ModelSettings(max_tokens=said)}
+    await rm.attach(model_of(provider)).get_response(**{**ASKED, **settings})
+    assert granted(rm)["default"] == provider.statistics().arrived == 1
 
 
 async def test_an_agent_in_a_circle_is_warned_then_stopped(provider: StubProvider) -> None:
