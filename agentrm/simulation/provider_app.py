@@ -12,7 +12,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from agentrm.simulation.provider_behaviour import Behaviour, Outcome, StubRequest
 from agentrm.simulation.provider_exchange import (
@@ -89,14 +89,15 @@ class StubApp:
             data = [
                 {"id": name, "object": "model", "created": 0, "owned_by": "agentrm"} for name in self._models
             ]
-            await self._plain(scope, send).json(200, {"object": "list", "data": data})
+            await self._plain(scope, send).json(200, {"object": "list", "data": data}, "answered")
         else:
             text = f"Unknown request URL: {route[0]} {route[1]}"
-            await self._plain(scope, send).json(404, error_body(text, "invalid_request_error", "unknown_url"))
+            refusal = error_body(text, "invalid_request_error", "unknown_url")
+            await self._plain(scope, send).json(404, refusal, "invalid")
 
     def _plain(self, scope: Scope, send: Send) -> Exchange:
         request = request_of(scope, {}, -1, 0, self.now())
-        return Exchange(request, send, self.now, lambda: self.abort(scope["client"]))
+        return Exchange(request, send, self.now, lambda: self.abort(scope["client"]), None)
 
     async def _chat(self, scope: Scope, receive: Receive, send: Send, raw: bytes) -> None:
         body = parse(raw)
@@ -104,7 +105,7 @@ class StubApp:
         known = {} if isinstance(body, str) else body
         agent = agent_of(scope, known)
         request = request_of(scope, known, index, self._of_agent[agent], arrived)
-        exchange = Exchange(request, send, self.now, lambda: self.abort(scope["client"]))
+        exchange = Exchange(request, send, self.now, lambda: self.abort(scope["client"]), self._log)
         exchange.concurrency = self._log.open_requests
         try:
             outcome = await self._refused(scope, exchange, body)
@@ -113,11 +114,9 @@ class StubApp:
                 outcome = await self._behave(exchange, receive)
         except Exception as failure:
             self.failure = self.failure or failure
-            self._log.ended(exchange.record("error"), taken_in=exchange.taken_in)
+            exchange.end("error")
             raise
-        if exchange.entry is not None:
-            exchange.entry.tokens = request.prompt_tokens + exchange.output_tokens
-        self._log.ended(exchange.record(outcome), taken_in=exchange.taken_in)
+        exchange.end(outcome)
 
     async def _refused(
         self, scope: Scope, exchange: Exchange, body: Mapping[str, Any] | str
@@ -129,7 +128,7 @@ class StubApp:
             body if isinstance(body, str) else pair_fault(request.messages) if self._strict_pairs else None
         )
         if fault is not None:
-            await exchange.json(400, error_body(fault, "invalid_request_error", None))
+            await exchange.json(400, error_body(fault, "invalid_request_error", None), "invalid")
             return "invalid"
         asked = request.prompt_tokens + (request.max_tokens or 0)
         admitted = self._windows.admit(exchange.now(), request.model, asked)
@@ -149,15 +148,18 @@ class StubApp:
             text, wait = f"Request too large for {model} on {unit}: {text}", None
         else:
             text = f"Rate limit reached for {model} on {unit}: {text}"
-        await self._say_429(exchange, text, unit, "rate_limit_exceeded", wait)
+        await self._say_429(exchange, text, unit, "rate", wait)
 
-    async def _say_429(self, exchange: Exchange, text: str, kind: str, code: str, wait: float | None) -> None:
+    async def _say_429(
+        self, exchange: Exchange, text: str, kind: str, outcome: Literal["rate", "quota"], wait: float | None
+    ) -> None:
+        code = "rate_limit_exceeded" if outcome == "rate" else "insufficient_quota"
         headers = self._limit_headers(exchange)
         if wait is not None:
             headers += hint_headers(self._hints, wait, time.time())
             if "text" in self._hints:
                 text += f" Please try again in {wait:.3f}s."
-        await exchange.json(429, error_body(text, kind, code), headers)
+        await exchange.json(429, error_body(text, kind, code), outcome, headers)
 
     def _limit_headers(self, exchange: Exchange) -> list[tuple[str, str]]:
         if "x-ratelimit" not in self._hints:
@@ -169,16 +171,15 @@ class StubApp:
         wait = None if behaviour.retry_after_s is None else behaviour.retry_after_s * self._scale
         if behaviour.kind == "rate":
             text = f"Rate limit reached for {exchange.request.model} on requests."
-            await self._say_429(exchange, text, "requests", "rate_limit_exceeded", wait)
+            await self._say_429(exchange, text, "requests", "rate", wait)
             return "rate"
         if behaviour.kind == "quota":
             text = "You exceeded your current quota, please check your plan and billing details."
-            await self._say_429(exchange, text, "insufficient_quota", "insufficient_quota", wait)
+            await self._say_429(exchange, text, "insufficient_quota", "quota", wait)
             return "quota"
         if behaviour.kind == "auth":
-            await exchange.json(
-                401, error_body("Incorrect API key provided.", "invalid_request_error", "invalid_api_key")
-            )
+            refusal = error_body("Incorrect API key provided.", "invalid_request_error", "invalid_api_key")
+            await exchange.json(401, refusal, "auth")
             return "auth"
         return None
 
@@ -230,15 +231,14 @@ class StubApp:
         begun = taken_up + behaviour.service_s * self._scale
         await asyncio.sleep(begun - taken_up)
         if kind == "drop" and behaviour.after == 0:
-            exchange.abort()
-            return "dropped"
+            return exchange.cut()
         if kind == "error" or (kind == "stream_error" and not request.stream):
-            await exchange.json(500, error_body("The server had an error.", "server_error", None))
+            await exchange.json(500, error_body("The server had an error.", "server_error", None), "error")
             return "error"
         if kind == "overloaded":
             wait = behaviour.retry_after_s
             hints = [] if wait is None else hint_headers(self._hints, wait * self._scale, time.time())
-            await exchange.json(503, error_body("The engine is overloaded.", "overloaded", None), hints)
+            await exchange.json(503, error_body("The engine is overloaded.", "overloaded", None), "overloaded", hints)
             return "overloaded"
         reply = Reply(request, behaviour, self._seed)
         return await (self._stream if request.stream else self._whole)(exchange, behaviour, reply, begun)
@@ -248,7 +248,7 @@ class StubApp:
         await exchange.head(200, "text/event-stream; charset=utf-8", self._limit_headers(exchange))
         if kind == "malformed":
             await exchange.body(
-                b'data: {"id": "chatcmpl-broken", "choices": [{"delta"\n\ndata: [DONE]\n\n', more=False
+                b'data: {"id": "chatcmpl-broken", "choices": [{"delta"\n\ndata: [DONE]\n\n', ends="malformed"
             )
             return "malformed"
         left = reply.output_tokens
@@ -264,14 +264,13 @@ class StubApp:
             exchange.outcome_if_left = "stalled"
             await _for_ever()
         if kind == "drop":
-            exchange.abort()
-            return "dropped"
+            return exchange.cut()
         if kind == "stream_error":
             error = error_body("Rate limit reached inside the stream.", "requests", "rate_limit_exceeded")
-            await exchange.body(b"data: " + json.dumps(error).encode() + b"\n\n", more=False)
+            await exchange.body(b"data: " + json.dumps(error).encode() + b"\n\n", ends="stream_error")
             return "stream_error"
         exchange.output_tokens = reply.output_tokens
-        await exchange.body(reply.ending(), more=False)
+        await exchange.body(reply.ending(), ends="answered")
         return "answered"
 
     async def _whole(self, exchange: Exchange, behaviour: Behaviour, reply: Reply, begun: float) -> Outcome:
@@ -283,18 +282,18 @@ class StubApp:
             data = data[: len(data) // 2]
         await exchange.head(200, "application/json", self._limit_headers(exchange), len(data))
         if kind in ("stall", "drop"):
-            await exchange.body(data[: len(data) // 2], more=True)
+            await exchange.body(data[: len(data) // 2])
             if kind == "stall":
                 exchange.outcome_if_left = "stalled"
                 await _for_ever()
-            exchange.abort()
-            return "dropped"
+            return exchange.cut()
         if kind != "malformed":
             exchange.output_tokens = reply.output_tokens
         exchange.first_chunk_s = exchange.now()
         exchange.chunks_sent = 1
-        await exchange.body(data, more=False)
-        return "malformed" if kind == "malformed" else "answered"
+        outcome: Outcome = "malformed" if kind == "malformed" else "answered"
+        await exchange.body(data, ends=outcome)
+        return outcome
 
 
 async def _disconnected(receive: Receive) -> None:

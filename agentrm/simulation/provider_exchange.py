@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrm.simulation.provider_behaviour import Outcome, StubRequest
 from agentrm.simulation.provider_limits import Entry
-from agentrm.simulation.provider_log import RequestRecord
+from agentrm.simulation.provider_log import RequestLog, RequestRecord
 from agentrm.simulation.provider_wire import prompt_tokens
 
 __all__ = [
@@ -39,15 +39,20 @@ class Exchange:
     """One request and what has been sent for it so far."""
 
     __slots__ = (
-        "abort", "bytes_sent", "chunks_sent", "client_closed_s", "concurrency", "entry", "first_chunk_s",
-        "now", "outcome_if_left", "output_tokens", "request", "send", "status", "stopped", "taken_in",
+        "_ended", "abort", "bytes_sent", "chunks_sent", "client_closed_s", "concurrency", "entry", "first_chunk_s",
+        "log", "now", "outcome_if_left", "output_tokens", "request", "send", "status", "stopped", "taken_in",
         "taken_up_s", "work",
     )  # fmt: skip
 
     def __init__(
-        self, request: StubRequest, send: Send, now: Callable[[], float], abort: Callable[[], None]
+        self,
+        request: StubRequest,
+        send: Send,
+        now: Callable[[], float],
+        abort: Callable[[], None],
+        log: RequestLog | None,
     ) -> None:
-        self.request, self.send, self.now, self.abort = request, send, now, abort
+        self.request, self.send, self.now, self.abort, self.log = request, send, now, abort, log
         self.status: int | None = None
         self.taken_up_s: float | None = None
         self.first_chunk_s: float | None = None
@@ -56,7 +61,7 @@ class Exchange:
         self.work: asyncio.Task[Outcome] | None = None
         self.concurrency = self.chunks_sent = self.bytes_sent = self.output_tokens = 0
         self.outcome_if_left: Outcome = "abandoned"
-        self.stopped = self.taken_in = False
+        self.stopped = self.taken_in = self._ended = False
 
     async def head(self, status: int, kind: str, headers: Headers = (), length: int | None = None) -> None:
         self.status = status
@@ -66,23 +71,43 @@ class Exchange:
             lines.append((b"content-length", str(length).encode()))
         await self.send({"type": "http.response.start", "status": status, "headers": lines})
 
-    async def body(self, data: bytes, *, more: bool) -> None:
+    async def body(self, data: bytes, *, ends: Outcome | None = None) -> None:
+        """`ends`: what the answer was, of which this is the last. It is in the log before it goes out: whoever has read
+        an answer finds its record."""
         self.bytes_sent += len(data)
-        await self.send({"type": "http.response.body", "body": data, "more_body": more})
+        if ends is not None:
+            self.end(ends)
+        await self.send({"type": "http.response.body", "body": data, "more_body": ends is None})
 
     async def chunk(self, frame: bytes, tokens: int) -> None:
         if self.first_chunk_s is None:
             self.first_chunk_s = self.now()
         self.chunks_sent += 1
         self.output_tokens += tokens
-        await self.body(frame, more=True)
+        await self.body(frame)
 
-    async def json(self, status: int, value: Mapping[str, Any], headers: Headers = ()) -> None:
+    async def json(self, status: int, value: Mapping[str, Any], outcome: Outcome, headers: Headers = ()) -> None:
         data = json.dumps(value).encode()
         await self.head(status, "application/json", headers, len(data))
-        await self.body(data, more=False)
+        await self.body(data, ends=outcome)
 
-    def record(self, outcome: Outcome) -> RequestRecord:
+    def cut(self) -> Outcome:
+        """Ends it by an end of the connection."""
+        self.end("dropped")
+        self.abort()
+        return "dropped"
+
+    def end(self, outcome: Outcome) -> None:
+        """Writes it down, the first time."""
+        if self._ended:
+            return
+        self._ended = True
+        if self.entry is not None:
+            self.entry.tokens = self.request.prompt_tokens + self.output_tokens
+        if self.log is not None:
+            self.log.ended(self._record(outcome), taken_in=self.taken_in)
+
+    def _record(self, outcome: Outcome) -> RequestRecord:
         request = self.request
         return RequestRecord(
             index=request.index,

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import threading
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -23,6 +23,7 @@ from agentrm.simulation.provider import (  # noqa: E402
     StubRequest,
     pair_fault,
 )
+from agentrm.simulation.provider_behaviour import Kind  # noqa: E402
 from tests.simulation.asking import FAST, USER, body, ended, post, streamed  # noqa: E402
 
 
@@ -220,6 +221,28 @@ def test_a_stalled_stream_stops_after_its_chunks() -> None:
         (record,) = ended(provider, 1)
     assert (record.outcome, record.chunks_sent, record.output_tokens) == ("stalled", 3, 3)
     assert record.client_closed_s is not None
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", sorted(set(get_args(Kind)) - {"hang", "stall"}))
+async def test_whoever_has_read_an_answer_finds_its_record(kind: Kind, stream: bool) -> None:
+    provider = StubProvider(Behaviour(kind))
+    app, ends = provider._make_app(), []
+    question = {"type": "http.request", "body": json.dumps(body(stream=stream)).encode()}
+    messages = [question]
+
+    async def receive() -> Any:
+        return messages.pop() if messages else await asyncio.get_running_loop().create_future()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body" and not message["more_body"]:
+            ends.append([record.outcome for record in provider.log])
+
+    app.abort = lambda _client: ends.append([record.outcome for record in provider.log])
+    scope = {"method": "POST", "path": "/v1/chat/completions", "headers": [], "client": ("127.0.0.1", 1)}
+    await app(scope, receive, send)
+    assert ends == [[record.outcome for record in provider.log]]
+    assert len(provider.log) == 1
 
 
 @pytest.mark.parametrize("after", [0, 2])
