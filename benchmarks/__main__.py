@@ -87,16 +87,16 @@ def main() -> int:
         _say(result)
         extra.setdefault("curves", {})[name] = [{"x": x, "ns": round(y, 1)} for x, y in curve]
         plot.curve(args.out / f"{name}.svg", f"One cycle of the kernel from Python against {label}", label, curve)
-    machine = report.machine()
+    machines = dict.fromkeys((r.name for r in results), report.machine())
     if wanted:  # what was not measured now stays as it was
         now = {r.name for r in results}
         kept, before, rest, then = report.earlier(args.out, now)
-        machine = f"{then}. {', '.join(sorted(now))}: {machine}" if then else machine
+        machines = then | machines
         order = [name for name, *_ in COMPARISONS]
         place = {name: i for i, name in reversed(list(enumerate(order)))}
         results = sorted(kept + results, key=lambda r: place.get(r.name, len(order)))
         versions, extra = before | versions, rest | extra
-    report.write(args.out, results, missing, versions, rounds, extra, machine)
+    report.write(args.out, results, missing, versions, rounds, extra, machines)
     for m in missing:
         print(f"not measured: {m.peer}: {m.why}", file=sys.stderr)
     return 0

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -111,8 +110,7 @@ def _speed() -> Part:
     for figure in sessions.figures():
         print(figure, flush=True)
         found.append(asdict(figure))
-    priority = hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR)
-    return {"machine": machine(), "real_time_priority": priority, "results": found}
+    return {"machine": machine(), "results": found}
 
 
 def written(found: Mapping[str, Part], file: Path) -> str:

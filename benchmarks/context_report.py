@@ -186,8 +186,7 @@ def _needles(found: Found, bars: list[Bar]) -> list[str]:
 def _speed(found: Found, bars: list[Bar]) -> list[str]:
     part = found["speed"]
     figures = {f["name"]: f for f in part["results"]}
-    priority = "at real-time priority" if part["real_time_priority"] else "at ordinary priority"
-    lines = ["### Speed", "", f"{_command(part)}, {priority}; {part['machine']}.", SPEED, ""]
+    lines = ["### Speed", "", f"{_command(part)}; {part['machine']}.", SPEED, ""]
     lines += table(
         ("what", "also", "found"),
         [[f["name"], f["detail"], f"{f['value']:.{3 if f['value'] < 1 else 0}f} {f['unit']}"] for f in part["results"]],

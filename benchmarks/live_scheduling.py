@@ -15,7 +15,6 @@ import asyncio
 import gc
 import json
 import multiprocessing
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from agentrm.simulation.metrics import classes_of, measure
 from agentrm.simulation.provider import Behaviour, StubProvider, StubRequest
 from agentrm.simulation.scheduling import CHUNK_S, FIRST_CHUNK_S, POLICIES, Outcome, simulate
 from agentrm.simulation.workload import CLASSES, SCENARIOS, Turn, generate
-from benchmarks.report import machine
+from benchmarks.report import machine, priority
 
 HERE = Path(__file__).parent
 BAR = 0.15
@@ -249,8 +248,7 @@ def main() -> None:
     rows = [by[key] for key in order if key in by]
     args.json.write_text(json.dumps({"machine": machine(), "results": rows}, indent=1) + "\n")
     met = sum(off(row) <= BAR for row in rows)
-    first = os.sched_getscheduler(0) == os.SCHED_FIFO
-    command = f"{'chrt -f 5 ' if first else ''}python -m benchmarks.live_scheduling"
+    command = " ".join([*priority(), "python", "-m", "benchmarks.live_scheduling"])
     intro = INTRO.format(command=command, seed=args.seed, machine=machine(), met=met, rows=len(rows))
     (HERE / "results_scheduling_live.md").write_text("\n".join([intro, *table(rows)]) + "\n")
 

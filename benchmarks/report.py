@@ -37,14 +37,26 @@ def machine() -> str:
     text = f"{platform.python_implementation()} {platform.python_version()}, {platform.system()} {platform.machine()}"
     if hasattr(os, "getloadavg"):
         text += f"; {os.cpu_count()} processors, on average {os.getloadavg()[2]:.1f} programs running on them"
+    if priority():
+        text += ", this one with real-time priority"
     return text
 
 
-def earlier(folder: Path, measured: set[str]) -> tuple[list[Result], dict[str, str], dict[str, Any], str]:
-    """Results, versions, the rest and the machine that RESULTS.json has of cases other than those measured now."""
+def priority() -> list[str]:
+    """The words before a command that gave this process its real-time priority; none if it has no such priority."""
+    if not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) != os.SCHED_FIFO:
+        return []
+    return ["chrt", "-f", str(os.sched_getparam(0).sched_priority)]
+
+
+def earlier(
+    folder: Path, measured: set[str]
+) -> tuple[list[Result], dict[str, str], dict[str, Any], dict[str, str]]:
+    """Results, versions, the rest and the machine of each case, of those that RESULTS.json has and that were not
+    measured now."""
     file = folder / "RESULTS.json"
     if not file.exists():
-        return [], {}, {}, ""
+        return [], {}, {}, {}
     doc = json.loads(file.read_text())
     kept = [
         Result(
@@ -53,7 +65,8 @@ def earlier(folder: Path, measured: set[str]) -> tuple[list[Result], dict[str, s
         for row in doc["results"]
         if row["name"] not in measured
     ]
-    return kept, doc["versions"], {k: doc[k] for k in ("inversions", "curves") if k in doc}, doc["machine"]
+    machines = {name: text for name, text in doc["machines"].items() if name not in measured}
+    return kept, doc["versions"], {k: doc[k] for k in ("inversions", "curves") if k in doc}, machines
 
 
 def write(
@@ -63,16 +76,16 @@ def write(
     versions: dict[str, str],
     rounds: int,
     extra: dict[str, Any],
-    machine: str,
+    machines: dict[str, str],
 ) -> None:
     """Both files."""
     rows = [as_row(r) for r in results]
     doc = {
-        "command": COMMAND, "machine": machine, "rounds": rounds, "results": rows,
+        "command": COMMAND, "machines": machines, "rounds": rounds, "results": rows,
         "missing": [{"peer": m.peer, "why": m.why} for m in missing], "versions": versions, **extra,
     }  # fmt: skip
     (folder / "RESULTS.json").write_text(json.dumps(doc, indent=1) + "\n")
-    lines = [INTRO.format(command=COMMAND, rounds=rounds, machine=machine)]
+    lines = [INTRO.format(command=COMMAND, rounds=rounds, machine=_where(machines))]
     lines += ["| case | peer | ours | peer | ratio (low to high) | bar | |", "|---|---|---:|---:|---|---|---|"]
     for r in results:
         bar = "" if r.bar is None else f"{r.bar:g}"
@@ -86,6 +99,15 @@ def write(
     lines += [f"Not measured: {m.peer} ({m.why})." for m in missing]
     lines += ["", *_more(extra)]
     (folder / "RESULTS.md").write_text("\n".join(lines) + "\n\n" + _sections())
+
+
+def _where(machines: dict[str, str]) -> str:
+    """The machine of most cases, then those of the others with their names."""
+    cases: dict[str, list[str]] = {}
+    for name, text in machines.items():
+        cases.setdefault(text, []).append(name)
+    most, *others = sorted(cases, key=lambda text: -len(cases[text]))
+    return ". ".join([most, *(f"{', '.join(sorted(cases[text]))}: {text}" for text in others)])
 
 
 def _sections() -> str:

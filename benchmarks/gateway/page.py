@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import machine
+from benchmarks.report import machine, priority
 
 FOLDER = Path(__file__).parents[1]
 Part = Mapping[str, Any]
@@ -24,13 +23,6 @@ def command(module: str) -> str:
     if "--json" in words:
         del words[(at := words.index("--json")) : at + 2]
     return shlex.join([*priority(), "python", "-m", module, *words])
-
-
-def priority() -> list[str]:
-    """How this process got its real-time priority, if it has one."""
-    if not hasattr(os, "sched_getscheduler") or os.sched_getscheduler(0) != os.SCHED_FIFO:
-        return []
-    return ["chrt", "-f", str(os.sched_getparam(0).sched_priority)]
 
 
 def record(parts: Mapping[str, Part], line: str) -> None:

@@ -30,6 +30,7 @@ from typing import Any
 
 from benchmarks.gateway import page
 from benchmarks.gateway.programs import Shape, before, compared, programs
+from benchmarks.report import priority
 
 MODULE = "python -m benchmarks.gateway.vllm_cpu"
 
@@ -127,7 +128,7 @@ def main() -> int:
     if arguments.record:  # with what shapes the run, not with where things lie on this machine
         shaped = f"--blocks {memory[0]} --block-size {memory[1]} --programs {count} --turns {shape.turns}"
         shaped += f" --sentences {shape.sentences} --answer {shape.answer}"
-        line = [*page.priority(), MODULE, "--python PYTHON --weights FOLDER", shaped]
+        line = [*priority(), MODULE, "--python PYTHON --weights FOLDER", shaped]
         page.record({"vllm": result}, " ".join(line))
     return 0
 

@@ -53,7 +53,6 @@ def found() -> dict[str, Any]:
         "needles": {"results": {"method": "m", "tokens": 1000, "needles": 10, "kept": 4, "held": 0.2}},
         "speed": {
             "machine": "m",
-            "real_time_priority": True,
             "results": [{"name": n, "value": v, "unit": "ms", "detail": ""} for n, v in speed],
         },
     }
