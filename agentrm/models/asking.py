@@ -15,13 +15,17 @@ Prompt = str | Sequence[Mapping[str, str]]
 
 
 def encode(tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
-    """Raises ConfigError for what is neither text nor messages of text."""
-    if isinstance(prompt, str):
-        return tokenizer.encode(prompt)
-    messages: Any = prompt
-    if not isinstance(messages, Sequence) or not all(map(_is_message, messages)):
-        raise ConfigError("prompt", prompt, "a text, or messages whose `role` and `content` are texts")
-    return tokenizer.encode_chat(messages)
+    """Raises ConfigError for what is neither text nor messages of text, and for halves of surrogate pairs in them."""
+    try:
+        if isinstance(prompt, str):
+            return tokenizer.encode(prompt)
+        messages: Any = prompt
+        if not isinstance(messages, Sequence) or not all(map(_is_message, messages)):
+            raise ConfigError("prompt", prompt, "a text, or messages whose `role` and `content` are texts")
+        return tokenizer.encode_chat(messages)
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.end]
+        raise ConfigError("prompt", half, "text that UTF-8 can write: no half of a surrogate pair") from error
 
 
 def _is_message(message: object) -> bool:
@@ -36,6 +40,6 @@ def sampler_for(max_new_tokens: int, temperature: float, seed: int | None, stop:
         raise ConfigError("temperature", temperature, "0 or a positive number")
     if seed is not None and (type(seed) is not int or not -(2**63) <= seed < 2**64):
         raise ConfigError("seed", seed, "None or a whole number of at most 64 bits")
-    if isinstance(stop, str) or not all(isinstance(one, str) and one for one in stop):
+    if not isinstance(stop, list | tuple) or not all(isinstance(one, str) and one for one in stop):
         raise ConfigError("stop", stop, "a list of texts, none of them empty")
     return Sampler(temperature, seed)

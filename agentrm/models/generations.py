@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -32,12 +33,14 @@ class _Running(ABC, Generic[M]):
         self._loop, self._call, self._start, self._model = loop, call, start, model
         self._came: queue.SimpleQueue[M | BaseException | None] = queue.SimpleQueue()
         self._started = self._ended = False
+        self._starting = threading.Lock()
 
     def _begin(self) -> None:
         self._loop.thread.check()
-        if not self._started and not self._ended:
-            self._start(self._came.put)
-            self._started = True
+        with self._starting:  # one thread reads it first, another one pauses it
+            if not self._started and not self._ended:
+                self._start(self._came.put)
+                self._started = True
 
     def pause(self) -> bool:
         """Stops it at the token it is at; its lane goes to others, its KV may be swapped out. False: it has ended."""
@@ -62,7 +65,9 @@ class _Running(ABC, Generic[M]):
         self._leave(wait=False)
 
     def _leave(self, *, wait: bool) -> None:
-        if self._started and not self._ended and not self._loop.closed:
+        if not self._started:  # the loop has never heard of it
+            self._call.ended = True
+        elif not self._ended and not self._loop.closed:
             self._loop.end(self._call, wait=wait)
         self._started = self._ended = True
 

@@ -35,6 +35,8 @@ from agentrm.models.tools import ToolSpec
 from agentrm.scheduling import ResourceManager
 
 SLICE_TOKENS = 32
+PENALTY = 16
+"""Beyond it a score says nothing but the length."""
 
 
 class LocalEngine:
@@ -132,11 +134,11 @@ class LocalEngine:
     def shared(
         cls, name_or_path: str, *, device: str = "auto", dtype: str | None = None, threads: int | None = None
     ) -> LocalEngine:
-        """As `load`, but an engine that is loaded already, in use and asked for in the same way is returned again."""
+        """As `load`, but an open engine that is in use and was asked for in the same way is returned again."""
         key = (name_or_path, device, dtype)
         with _sharing:
             engine = _shared.get(key)
-            if engine is None:
+            if engine is None or engine.closed:  # by somebody, or in the parent of this process
                 engine = _shared[key] = cls.load(name_or_path, device=device, dtype=dtype, threads=threads)
             return engine
 
@@ -243,8 +245,10 @@ class LocalEngine:
         """Searches the likeliest answers, keeping the best `width` at each token. An answer's score is the sum of its
         tokens' log-probabilities over its length to the power of `length_penalty`. Raises PromptTooLong, ConfigError
         and OutOfBlocks at once."""
-        if width < 1:
-            raise ConfigError("width", width, "at least 1")
+        if type(width) is not int or width < 1:
+            raise ConfigError("width", width, "a whole number, at least 1")
+        if not isinstance(length_penalty, int | float) or not abs(length_penalty) <= PENALTY:
+            raise ConfigError("length_penalty", length_penalty, f"a number from -{PENALTY} to {PENALTY}")
         sampler_for(max_new_tokens, 0.0, None, ())
         tokens, room = self._fitting(prompt)
         limit = min(max_new_tokens, room)
@@ -286,8 +290,9 @@ class LocalEngine:
 
         Raises ConfigError for no or equal options, PromptTooLong, GenerationCancelled, ProgramBusy.
         """
-        if not options or "" in options or len(set(options)) < len(options):
-            raise ConfigError("options", list(options), "at least one text, none of them empty, no two equal")
+        texts = isinstance(options, list | tuple) and all(isinstance(option, str) and option for option in options)
+        if not options or not texts or len(set(options)) < len(options):
+            raise ConfigError("options", options, "a list of at least one text, none of them empty, no two equal")
         sampler = sampler_for(1, temperature, seed, ())
         tokens, room = self._fitting(prompt)
         with self._sequence(tokens, room, program, cancelled) as sequence:
@@ -326,7 +331,7 @@ class LocalEngine:
             )  # fmt: skip
         sampler = sampler_for(max_new_tokens, temperature, seed, stop)
         tokens, room = self._fitting(prompt)
-        offered = [by_name[tool_choice]] if tool_choice in by_name else list(tools)
+        offered = list(tools) if tool_choice in ("auto", "any") else [by_name[tool_choice]]
         fixed = max(len(self.tokenizer.encode(calls.smallest_call(tool))) for tool in offered)
         if fixed > room:
             raise PromptTooLong(len(tokens) + fixed, self.context)
@@ -353,7 +358,11 @@ class LocalEngine:
         return min(self._loops, key=lambda loop: len(loop.calls))
 
     def _place(self, program: Program | None) -> tuple[Loop, Chain]:
-        return (self._free_loop(), Chain()) if program is None else program.place
+        if program is None:
+            return self._free_loop(), Chain()
+        if program.place[0] not in self._loops:
+            raise ConfigError("program", program.name, "a program that this engine has made")
+        return program.place
 
     def _sequence(
         self, tokens: list[int], room: int, program: Program | None, cancelled: Callable[[], bool]

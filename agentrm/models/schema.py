@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from agentrm.models.errors import UnsupportedSchema
 
 INTEGER_DIGITS, FRACTION_DIGITS = 15, 6
+MAX_DEPTH = 128  # of a place in a schema, in steps of its path
 MAX_ITEMS = 8  # of an array whose schema sets no maximum
 
 # Say nothing about which values are valid, or nothing that a written value could violate.
@@ -129,6 +130,8 @@ def shortest(node: Node) -> str:
 
 
 def _node(schema: Any, root: Mapping[str, Any], where: str, refs: tuple[str, ...]) -> Node:
+    if where.count("/") > MAX_DEPTH:
+        raise UnsupportedSchema(where[:80] + "...", "a schema that deep", f"places of at most {MAX_DEPTH} steps")
     if schema is True:
         return Text()
     if not isinstance(schema, Mapping):
@@ -137,11 +140,11 @@ def _node(schema: Any, root: Mapping[str, Any], where: str, refs: tuple[str, ...
         _only(schema, {"$ref"}, where)
         return _referenced(schema["$ref"], root, where, refs)
     if "const" in schema:
-        return Literals((_json(schema["const"]),))
+        return Literals((_json(schema["const"], where),))
     if "enum" in schema:
         if not schema["enum"]:
             raise UnsupportedSchema(where, "an empty enum", "at least one value")
-        return Literals(tuple(dict.fromkeys(_json(value) for value in schema["enum"])))
+        return Literals(tuple(dict.fromkeys(_json(value, where) for value in schema["enum"])))
     for keyword in ("anyOf", "oneOf", "allOf"):
         if keyword in schema:
             branches = schema[keyword]
@@ -229,5 +232,10 @@ def _only(schema: Mapping[str, Any], keywords: set[str], where: str) -> None:
             raise UnsupportedSchema(where, keyword, ", ".join(sorted(keywords)) or "no constraint here")
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _json(value: Any, where: str) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise UnsupportedSchema(where, value, "values that JSON in UTF-8 can write") from error
+    return text

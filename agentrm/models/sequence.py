@@ -139,4 +139,6 @@ class Sampler:
         if self.greedy:
             return logits
         noise = torch.empty_like(logits).exponential_(generator=self._generator).log_()
+        if self.temperature < 1:  # the same order, and no division by next to nothing
+            return logits - self.temperature * noise
         return logits / self.temperature - noise

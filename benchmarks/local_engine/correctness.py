@@ -24,8 +24,9 @@ def one_model(bench: Bench, programs: int, count: int) -> Row:
     with bench.load(lanes=1) as engine:
         alone = [text_of(engine.generate(ask, max_new_tokens=count)) for ask in asked]
         block = engine.statistics()[0].block_bytes
+        longest = max(blocks_for(engine, ask, count) for ask in asked)
     lanes = min(8, programs // 2) if bench.engine.dtype == "float32" else 1
-    with bench.load(lanes=lanes, slice_tokens=3, memory=3 * lanes * block, swap="disk") as engine:
+    with bench.load(lanes=lanes, slice_tokens=3, memory=max(3 * lanes, longest) * block, swap="disk") as engine:
         crowd = Crowd(engine, asked, count)
         together = crowd.texts()
         seen = engine.statistics()[0]

@@ -208,6 +208,31 @@ def test_a_schema_that_cannot_be_promised_is_refused_when_the_tool_is_made(schem
         compile_schema(schema)
 
 
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), "half \ud83c", {1, 2}], ids=["nan", "inf", "surrogate", "set"]
+)
+def test_a_constant_that_json_cannot_write_is_refused(value: object) -> None:
+    for schema in ({"const": value}, {"enum": ["a", value]}):
+        with pytest.raises(UnsupportedSchema, match="properties/a"):
+            ToolSpec("act", "", {"type": "object", "properties": {"a": schema}})
+
+
+def test_a_schema_of_thousands_of_levels_is_refused_and_not_followed() -> None:
+    deep: dict[str, object] = {"type": "string"}
+    for _ in range(3000):
+        deep = {"type": "object", "properties": {"a": deep}}
+    with pytest.raises(UnsupportedSchema, match="deep"):
+        ToolSpec("act", "", deep)
+
+
+def test_a_tool_may_be_named_like_a_choice(tiny: LocalEngine) -> None:
+    tools = [ToolSpec("any"), ToolSpec("other")]
+    chosen = {
+        next(tiny.respond(ASK, tools, tool_choice="any", temperature=50, seed=seed)).tool for seed in range(12)
+    }
+    assert chosen == {"any", "other"}
+
+
 def test_a_tool_choice_that_does_not_exist_is_refused(tiny: LocalEngine) -> None:
     with pytest.raises(ConfigError, match="tool_choice"):
         tiny.respond(ASK, [ToolSpec("act")], tool_choice="fly")

@@ -201,11 +201,104 @@ def test_closing_in_the_middle_of_everything_leaves_nobody_waiting(seed: int) ->
         ({"max_new_tokens": 1.5}, "max_new_tokens"), ({"max_new_tokens": True}, "max_new_tokens"),
         ({"temperature": "hot"}, "temperature"), ({"seed": "s"}, "seed"),
         ({"seed": 1 << 70}, "seed"), ({"stop": [b"x"]}, "stop"), ({"stop": [None]}, "stop"),
+        ({"stop": None}, "stop"),
     ],
 )  # fmt: skip
 def test_options_of_a_wrong_kind_are_refused_by_name(tiny: LocalEngine, wrong: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError, match=key):
         tiny.generate(ASK, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "key"),
+    [
+        ({"width": 1.5}, "width"), ({"width": True}, "width"), ({"length_penalty": float("inf")}, "length_penalty"),
+        ({"length_penalty": float("nan")}, "length_penalty"), ({"length_penalty": 1e308}, "length_penalty"),
+    ],
+)  # fmt: skip
+def test_a_search_that_has_no_meaning_is_refused(tiny: LocalEngine, wrong: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        tiny.beam_search(ASK, **wrong)
+
+
+@pytest.mark.parametrize("options", [None, [1], ["a", "a"], [""], []])
+def test_options_that_are_no_texts_are_refused(tiny: LocalEngine, options: Any) -> None:
+    with pytest.raises(ConfigError, match="options"):
+        tiny.choose(ASK, options)
+
+
+@pytest.mark.parametrize("prompt", ["half \ud83c", [{"role": "user", "content": "half \ud83c"}]])
+def test_half_a_surrogate_pair_is_refused_by_name(tiny: LocalEngine, prompt: Any) -> None:
+    with pytest.raises(ConfigError, match="surrogate"):
+        tiny.generate(prompt)
+
+
+@pytest.mark.parametrize("temperature", [1e-320, 1e-45, 1e-9])
+def test_next_to_no_temperature_writes_the_likeliest_tokens(tiny: LocalEngine, temperature: float) -> None:
+    greedy = text_of(tiny.generate(ASK, max_new_tokens=12))
+    assert text_of(tiny.generate(ASK, max_new_tokens=12, temperature=temperature, seed=1)) == greedy
+
+
+def test_a_program_of_another_engine_is_refused(tiny: LocalEngine) -> None:
+    with engine_with() as other, pytest.raises(ConfigError, match="program"):
+        tiny.generate(ASK, program=other.program("of another one"))
+
+
+def test_a_generation_that_was_left_before_it_began_stays_ended() -> None:
+    with engine_with(lanes=1) as engine:
+        left = engine.generate(ASK)
+        left.close()
+        assert (left.pause(), left.resume(), left.snapshot(), list(left)) == (False, False, None, [])
+        assert len(list(engine.generate(ASK, max_new_tokens=3))) == 3  # the lane is free
+
+
+def test_a_generation_that_two_threads_begin_begins_once() -> None:
+    with engine_with() as engine:
+        expected = text_of(engine.generate(ASK, max_new_tokens=8))
+        generation = engine.generate(ASK, max_new_tokens=8)
+        start, second = generation._start, threading.Thread(target=generation._begin)
+        began: list[int] = []
+
+        def begin(put: Any) -> None:
+            began.append(1)
+            if len(began) == 1:
+                second.start()
+            start(put)
+
+        generation._start = begin
+        assert text_of(generation) == expected
+        second.join()
+        assert began == [1]
+
+
+def test_a_generation_that_is_collected_while_the_engine_s_thread_is_made_blocks_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Collecting may happen at any allocation, and posts to the engine."""
+    real, made, heard = threading.Thread, list[threading.Thread](), list[str]()
+    with engine_with() as engine:
+        loop = engine._loops[0]
+
+        def thread(*args: Any, **options: Any) -> threading.Thread:
+            one = real(*args, **options)
+            made.append(one)
+            if len(made) == 1:
+                loop.post(lambda: heard.append("collected"))
+            return one
+
+        monkeypatch.setattr("agentrm.models.engine.thread.threading.Thread", thread)
+        asking = real(target=lambda: heard.append(str(loop.ask(lambda: 5))), daemon=True)
+        asking.start()
+        asking.join(20)
+        assert sorted(heard) == ["5", "collected"]
+        assert [one.ident is not None for one in made] == [False, True]
+
+
+def test_a_shared_engine_that_was_closed_is_loaded_again() -> None:
+    first = LocalEngine.shared("tiny-random", device="cpu", dtype="float16")
+    first.close()
+    again = LocalEngine.shared("tiny-random", device="cpu", dtype="float16")
+    assert list(again.generate(ASK, max_new_tokens=1))[-1].usage is not None
 
 
 def test_an_empty_prompt_is_refused_and_an_empty_message_is_none(tiny: LocalEngine) -> None:

@@ -148,5 +148,9 @@ def test_a_snapshot_of_other_weights_or_a_torn_file_is_refused(tmp_path: Path) -
         path.write_bytes(torn)
         with pytest.raises(SnapshotCorrupt, match="frozen"):
             Snapshot.load(path)
+    for at in (len(whole) - 1, len(whole) * 3 // 4, len(whole) // 2):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(SnapshotCorrupt, match="checksum"):
+            Snapshot.load(path)
     with pytest.raises(FileNotFoundError):
         Snapshot.load(tmp_path / "nothing")

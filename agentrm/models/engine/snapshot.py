@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +19,8 @@ from agentrm.models.errors import SnapshotCorrupt
 if TYPE_CHECKING:
     import torch
 
-_VERSION = 1
-_KIND = "agentrm-generation"
+_VERSION = 2
+_KIND, _CHECKSUM = "agentrm-generation", "checksum"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +56,12 @@ class Snapshot:
             "version": _VERSION, "model": self.model, "kind": self.kind, "prompt": self.prompt,
             "written": self.written, "settings": self.settings,
         }  # fmt: skip
+        text = json.dumps(described)
+        metadata = {_KIND: text, _CHECKSUM: str(_checksum(text, tensors))}
         target = Path(path)
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            save_file(tensors, unfinished, metadata={_KIND: json.dumps(described)})
+            save_file(tensors, unfinished, metadata=metadata)
             os.replace(unfinished, target)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -71,10 +75,13 @@ class Snapshot:
         os.stat(path)  # says so itself if there is no file
         try:
             with safe_open(path, framework="pt") as file:
-                described = json.loads((file.metadata() or {})[_KIND])
+                metadata = file.metadata() or {}
+                described = json.loads(metadata[_KIND])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}
             if described["version"] != _VERSION:
                 raise SnapshotCorrupt(Path(path), f"version {described['version']}, this library reads {_VERSION}")
+            if metadata[_CHECKSUM] != str(_checksum(metadata[_KIND], tensors)):
+                raise SnapshotCorrupt(Path(path), "its checksum does not match")
             count = sum(name.startswith("tokens.") for name in tensors)
             kvs = sum(name.startswith("kv.") for name in tensors)
             return cls(
@@ -82,5 +89,16 @@ class Snapshot:
                 tuple(tuple(tensors[f"tokens.{i}"].tolist()) for i in range(count)), described["settings"],
                 tensors.get("sampler"), tuple(tensors[f"kv.{i}"] for i in range(kvs)),
             )  # fmt: skip
-        except (SafetensorError, KeyError, ValueError) as error:
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise SnapshotCorrupt(Path(path), f"{type(error).__name__}: {error}") from error
+
+
+def _checksum(described: str, tensors: Mapping[str, torch.Tensor]) -> int:
+    """Of all that a file says: a changed bit of KV would go on as other text."""
+    import torch
+
+    total = zlib.crc32(described.encode())
+    for name in sorted(tensors):
+        total = zlib.crc32(name.encode(), total)
+        total = zlib.crc32(tensors[name].cpu().contiguous().view(torch.uint8).numpy().data, total)
+    return total

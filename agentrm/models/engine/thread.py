@@ -48,7 +48,8 @@ class EngineThread:
     def __init__(self, turning: Turning) -> None:
         self._turning = turning
         self._inbox: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        """A generation may be collected, and post that it is left, at any allocation: in here too."""
         self._thread: threading.Thread | None = None
         self._forked = False
         _threads.add(self)
@@ -68,8 +69,10 @@ class EngineThread:
         self._inbox.put(what)
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="agentrm-engine", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="agentrm-engine", daemon=True)
+                if self._thread is None:  # nobody has posted, and started one, while this one was made
+                    self._thread = thread
+                    thread.start()
 
     def ask(self, what: Callable[[], T]) -> T:
         """As `post`, and waits for the result."""
@@ -129,9 +132,11 @@ class EngineThread:
                 self._inbox.get(timeout=self._wait_s())()
             except queue.Empty:
                 with self._lock:
-                    if turning.idle and self._inbox.empty():
-                        self._thread = None
+                    self._thread = None  # whoever posts from here on, this thread too, starts another one
+                    needed = not (turning.idle and self._inbox.empty())
+                    if not needed or self._thread is not None:
                         return
+                    self._thread = threading.current_thread()
 
     def _wait_s(self) -> float | None:
         if self._turning.closed:
