@@ -20,16 +20,12 @@ if TYPE_CHECKING:
     from agentrm.context.embed import Matrix
 
 _CHUNK = 1024
-
-
-_EXACT_ROWS = 4096  # above, searching every row for every row would take seconds
+_EXACT_ROWS = 2048  # above, searching every row for every row costs more than all else of a compaction
 
 
 class Nearest:
-    """An index over unit vectors. Thread-safe for searches once built. Exact; `approximate` allows an
-    inverted file
-
-    of FAISS for large sets (its k-means is seeded: equal vectors give equal results).
+    """An index over unit vectors. Thread-safe for searches once built. Exact; `approximate` allows an inverted file of
+    FAISS for large sets (its k-means is seeded: equal vectors give equal results).
     """
 
     def __init__(self, vectors: Matrix, *, approximate: bool = False) -> None:
@@ -43,9 +39,7 @@ class Nearest:
         self._index = faiss.IndexFlatIP(width)
         if approximate and len(vectors) > _EXACT_ROWS:
             cells = int(len(vectors) ** 0.5)
-            self._index = faiss.IndexIVFFlat(
-                faiss.IndexFlatIP(width), width, cells, faiss.METRIC_INNER_PRODUCT
-            )
+            self._index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, cells, faiss.METRIC_INNER_PRODUCT)
             self._index.cp.niter = 4
             self._index.cp.max_points_per_centroid = 32
             self._index.cp.min_points_per_centroid = 1
@@ -55,9 +49,7 @@ class Nearest:
             self._index.add(vectors)
 
     def search(self, queries: Matrix, k: int) -> tuple[Any, Any]:
-        """Similarities (queries, k) and row numbers (queries, k), best first;
-
-        k is cut to the size of the index.
+        """Similarities (queries, k) and row numbers (queries, k), best first; k is cut to the size of the index.
         """
         import numpy as np
 

@@ -257,8 +257,8 @@ class Lease:
 
                 raise OutputLimit(
                     f"the reply to agent {self.agent!r} was stopped after {output_tokens} output tokens; its "
-                    "max_output_tokens is "
-                    f"{self._max_output}. What had come is in `partial`; raise it or ask for shorter replies",
+                    f"max_output_tokens is {self._max_output}. What had come is in `partial`; raise it or ask for "
+                    "shorter replies",
                     limit=self._max_output, produced=output_tokens, budget=None, pool=self.pool, agent=self.agent,
                 )  # fmt: skip
             if self._charges and self._rm.gate.budgets is not None:
@@ -307,8 +307,7 @@ class Lease:
     @property
     def cost_usd(self) -> Cost:
         """What the call cost by what was settled, in US dollars: 0.0 for what is no model call, `unknown` where the
-        use or
-        the price of the model is not known (it is never taken for free)."""
+        use or the price of the model is not known (it is never taken for free)."""
         if self.route.kind != "model":
             return 0.0
         return "unknown" if self._use is None else self._rm.prices.cost(self.route.model, self._use)
