@@ -131,7 +131,8 @@ def compactions(tokens: int) -> Iterator[Figure]:
                 fresh = Compactor(embedder=None, vectors=vectors)
                 cost, result = timed(partial(fresh.compact, history, tokens // 2))
                 taken.append(cost)
-            yield Figure(f"compact {kind}, {name}", statistics.median(taken), "ms", f"{len(history):,} messages: {result}")
+            detail = f"{len(history):,} messages: {result}"
+            yield Figure(f"compact {kind}, {name}", statistics.median(taken), "ms", detail)
 
 
 def figures() -> Iterator[Figure]:
