@@ -7,6 +7,7 @@ A plugin says by a `ToolUse` in its `CallSpec` what the agent asked and how the 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from agentrm.adapters.spec import CallSpec
 
 __all__ = ["ToolUse", "guarded", "is_watched"]
+
+log = logging.getLogger("agentrm")
+_UNREAD = object()
+"""Like nothing else, as guards compare what was said."""
 
 
 def _with_text(result: Any, note: str) -> Any:
@@ -52,20 +57,29 @@ def guarded(spec: CallSpec) -> Iterator[Callable[[Any], Any]]:
     guards, use = spec.guards or current_guards(), spec.use
     if guards is None or use is None:
         raise ValueError("this call is not watched")
-    asked = Call(spec.tool or "tool", use.arguments(), spec.agent or guards.root.agent)
+    asked = Call(spec.tool or "tool", _read(_UNREAD, use.arguments), spec.agent or guards.root.agent)
     guards.before(asked)
 
     def seen(result: Any) -> Any:
-        note = guards.after(asked, use.said(result))
-        return result if note is None else use.noted(result, note)
+        note = guards.after(asked, _read(_UNREAD, use.said, result))
+        return result if note is None else _read(result, use.noted, result, note)
 
     try:
         yield seen
     except AgentRMError:  # the call was not made, or was taken away: it says nothing about what the tool answers
         raise
     except Exception as error:
-        said = use.said(error)
+        said = _read(_UNREAD, use.said, error)
         note = None if said is None else guards.after(asked, said)
         if note is not None:
-            use.noted(error, note)
+            _read(None, use.noted, error, note)
         raise
+
+
+def _read(otherwise: Any, reader: Callable[..., Any], *of: Any) -> Any:
+    """What a plugin reads of a call. What it can't read costs no call that may have acted by then."""
+    try:
+        return reader(*of)
+    except Exception:
+        log.warning("a tool call can't be watched: its arguments or its result can't be read", exc_info=True)
+        return otherwise

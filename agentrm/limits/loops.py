@@ -48,8 +48,8 @@ class Circle(NamedTuple):
 class _Step(NamedTuple):
     agent: str
     name: str
-    asked: bytes
-    got: bytes
+    asked: object
+    got: object
 
 
 class LoopWatch:
@@ -59,7 +59,7 @@ class LoopWatch:
         self._repeat = repeat
         self._own: dict[str, deque[_Step]] = {}
         self._all: deque[_Step] = deque(maxlen=repeat * LONGEST_CYCLE)
-        self._stuck: dict[str, tuple[Circle, frozenset[bytes]]] = {}
+        self._stuck: dict[str, tuple[Circle, frozenset[object]]] = {}
 
     def again(self, call: Call) -> Circle | None:
         """The circle that this call would go on with, if its agent was found on one."""
@@ -105,14 +105,25 @@ class LoopWatch:
         return None
 
 
-def _asked(call: Call) -> bytes:
+def _asked(call: Call) -> object:
     return fingerprint((call.name, call.arguments))
 
 
-def fingerprint(value: Any) -> bytes:
-    """The same for what reads the same: 16 bytes of a hash, so that large results are not kept."""
-    text = json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, default=repr)
+def fingerprint(value: Any) -> object:
+    """The same for what reads the same: 16 bytes of a hash, so that large results are not kept. What can't be read
+    (endless, too deep, an object that shows only its address or nothing at all) is like nothing else: a circle that is
+    not found costs less than an answer."""
+    try:
+        text = json.dumps(_plain(value), sort_keys=True, ensure_ascii=False, default=_shown)
+    except Exception:  # noqa: BLE001 - whatever a `repr` of the user's raises
+        return object()
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _shown(value: object) -> str:
+    if type(value).__repr__ is object.__repr__:  # the address of one that is gone is used again
+        raise ValueError("it shows only its address")
+    return repr(value)
 
 
 def _plain(value: Any) -> Any:
@@ -124,6 +135,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str) and value[:1] in ("{", "["):
         try:
             return _plain(json.loads(value))
-        except ValueError:
+        except (ValueError, RecursionError):
             return value
     return value

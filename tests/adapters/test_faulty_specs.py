@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
-from agentrm.adapters import CallSpec, Usage, acall, acall_blocking, astream, astream_blocking, call, stream
+from agentrm.adapters import CallSpec, ToolUse, Usage, acall, acall_blocking, astream, astream_blocking, call, stream
 from agentrm.adapters.conformance.harness import manager, run_async
 from agentrm.adapters.conformance.provider import Provider
 
@@ -47,6 +48,24 @@ def test_a_reader_that_fails_costs_no_lane(way: str, reader: str) -> None:
     provider.wait_closed()
     WAYS[way](rm, SPEC, provider)
     assert provider.calls == 2, "it was tried again, or the lane was lost"
+
+
+@pytest.mark.parametrize("reader", ["arguments", "said", "noted"])
+@pytest.mark.parametrize("way", ["call", "acall", "acall_blocking"])
+def test_what_guards_cannot_read_costs_no_result_of_a_tool(
+    way: str, reader: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise LookupError("no such field")
+
+    rm, provider = manager(1), Provider()
+    use = dataclasses.replace(ToolUse(lambda: "asked", lambda _: "said"), **{reader: fails})
+    spec = CallSpec(kind="tool", tool="work", use=use)
+    with rm.guard(repeat=2):
+        for _ in range(2):
+            assert WAYS[way](rm, spec, provider).text
+    assert "can't be watched" in caplog.text
+    assert rm.statistics().running == 0
 
 
 @pytest.mark.parametrize("way", ["acall", "acall_blocking", "astream", "astream_blocking"])

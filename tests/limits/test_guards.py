@@ -55,6 +55,36 @@ def test_arguments_are_compared_by_what_they_say(rm: ResourceManager, first: Any
     assert make(guards, "same", arguments=second) is not None
 
 
+class _Silent:
+    def __repr__(self) -> str:
+        raise LookupError("nothing to show")
+
+
+def _endless() -> Any:
+    endless: list[Any] = []
+    endless.append(endless)
+    return endless
+
+
+def _deep() -> Any:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    return deep
+
+
+@pytest.mark.parametrize("made", [_endless, _deep, _Silent, object, lambda: 10**6000, lambda: {_Silent(): 1}])
+def test_what_cannot_be_read_costs_no_call_and_is_like_nothing_else(rm: ResourceManager, made: Any) -> None:
+    guards = rm.guard(repeat=2)
+    assert [make(guards, made(), arguments=made()) for _ in range(5)] == [None] * 5
+    assert [make(guards, made()) for _ in range(5)] == [None] * 5, "results that can't be read may be progress"
+
+
+def test_text_that_is_no_json_for_all_its_brackets_is_text(rm: ResourceManager) -> None:
+    guards = rm.guard(repeat=2)
+    assert [make(guards, "[" * 100_000) for _ in range(2)][1] is not None
+
+
 @pytest.mark.parametrize("length", [2, 3, 4])
 def test_circles_of_several_calls_are_found(rm: ResourceManager, length: int) -> None:
     guards = rm.guard(repeat=3)
