@@ -3,7 +3,7 @@
 The start and the end of each call are logged with the session. A call that ended is answered from the log; one that
 started and did not end is answered with "outcome unknown", unless its tool is safe to run again. An error of a tool is
 an end that may be tried again, by whoever decides to; a call whose lease was taken away may go on out of sight, so its
-outcome is unknown, too.
+outcome is unknown, too, and so is one whose result is no JSON, once it has been handed out.
 
 A plugin says which call it is, by a name that the same call has in another process: place, tool, arguments, and which
 of the equal calls there it is (`call_name`)."""
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
@@ -22,6 +23,7 @@ from agentrm.threads import on_thread
 
 __all__ = ["FAILED", "CallLog", "call_name"]
 
+log = logging.getLogger("agentrm")
 FAILED = object()
 """Stands for the result of a call that was none: it may be tried again."""
 
@@ -40,7 +42,7 @@ class CallLog:
         self._session, self._safe = session, frozenset(safe_tools)
 
     def encode(self, result: Any) -> Any:
-        """A result as JSON, or `FAILED`."""
+        """A result as JSON, or `FAILED`. One for which this raises is handed out, and can't be told another time."""
         return result
 
     def decode(self, data: Any) -> Any:
@@ -57,7 +59,7 @@ class CallLog:
         except BaseException as error:
             self._failed(name, tool, error)
             raise
-        self._end(name, result)
+        self._end(name, tool, result)
         return result
 
     async def arun(self, name: str, tool: str, work: Callable[[], Awaitable[Any]]) -> Any:
@@ -70,7 +72,7 @@ class CallLog:
             # Not in a thread: a cancelled task would be cancelled again while it waits for it.
             self._failed(name, tool, error)
             raise
-        await on_thread(lambda: self._end(name, result))
+        await on_thread(lambda: self._end(name, tool, result))
         return result
 
     def _begin(self, name: str, tool: str) -> _Entry | None:
@@ -83,21 +85,35 @@ class CallLog:
         self._write(name, {"state": "started"})
         return None
 
-    def _end(self, name: str, result: Any) -> None:
-        data = self.encode(result)
-        self._write(name, {"state": "failed"} if data is FAILED else {"state": "ended", "result": data})
+    def _end(self, name: str, tool: str, result: Any) -> None:
+        try:
+            data = self.encode(result)
+            entry = _packed({"state": "failed"} if data is FAILED else {"state": "ended", "result": data})
+        except Exception as error:  # noqa: BLE001 - it is no JSON; neither its work nor its answer is lost
+            log.warning("tool %r gave a %s that can't be kept: %r", tool, type(result).__name__, error)
+            self._unknown(name, tool)
+        else:
+            self._session.save_framework_state(name, entry)
 
     def _failed(self, name: str, tool: str, error: BaseException) -> None:
-        if isinstance(error, LeaseError) and tool not in self._safe:
-            self._write(name, {"state": "ended", "result": shown_text("interrupted")})
+        if isinstance(error, LeaseError):
+            self._unknown(name, tool)
         elif isinstance(error, Exception):
             self._write(name, {"state": "failed"})
         else:
             self._write(name, {"state": "ended", "result": shown_text("cancelled")})
+
+    def _unknown(self, name: str, tool: str) -> None:
+        known = {"state": "ended", "result": shown_text("interrupted")}
+        self._write(name, {"state": "failed"} if tool in self._safe else known)
 
     def _read(self, name: str) -> _Entry | None:
         data = self._session.framework_state(name)
         return None if data is None else json.loads(data)
 
     def _write(self, name: str, entry: _Entry) -> None:
-        self._session.save_framework_state(name, json.dumps(entry).encode())
+        self._session.save_framework_state(name, _packed(entry))
+
+
+def _packed(entry: _Entry) -> bytes:
+    return json.dumps(entry).encode()

@@ -3,7 +3,7 @@ again. See `agentrm.adapters.once`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 from crewai.tools.base_tool import BaseTool
@@ -25,6 +25,8 @@ class CallLog(once.CallLog):
     def encode(self, result: Any) -> Any:
         if isinstance(result, ToolFailure):  # it was not run: its number of uses is used up
             return once.FAILED
+        if isinstance(result, Iterator):
+            raise TypeError("it would be used up")
         return to_jsonable_python(result, fallback=str)
 
     def once(self, work: Work, tool: BaseTool, asked: Any, run: Callable[[], Any]) -> Any:

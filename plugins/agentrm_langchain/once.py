@@ -4,13 +4,14 @@ LangGraph runs a step again that did not end. `OnceMiddleware` logs the start an
 beside the thread's checkpoints; a call that ended is answered from the log, one that started and did not end
 is answered with "outcome unknown", unless its tool is in `safe_tools`. Errors of a tool are an end that may
 be tried again, by whoever decides to; a call whose lease was taken away (a time-out of the manager) may go on
-out of sight, so its end is "outcome unknown", too; interrupts for a person are no end, the call runs when the graph is
-resumed.
+out of sight, so its end is "outcome unknown", too, as is that of one whose result can't be written down, once it has
+been handed out; interrupts for a person are no end, the call runs when the graph is resumed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 from urllib.parse import quote
@@ -30,6 +31,7 @@ from agentrm_langchain.packing import pack, unpack
 
 __all__ = ["OnceMiddleware"]
 
+log = logging.getLogger("agentrm")
 _Result = ToolMessage | Command[Any]
 _STARTED = pack(b"started")
 
@@ -63,7 +65,7 @@ class OnceMiddleware(AgentMiddleware):
         except BaseException as error:
             self._failed(key, request, error)
             raise
-        self._end(key, result)
+        self._ended(key, request, result)
         return result
 
     async def awrap_tool_call(
@@ -81,7 +83,7 @@ class OnceMiddleware(AgentMiddleware):
             # Not in a thread: a cancelled task would be cancelled again while it waits for it.
             self._failed(key, request, error)
             raise
-        await asyncio.to_thread(self._end, key, result)
+        await asyncio.to_thread(self._ended, key, request, result)
         return result
 
     def _key(self, request: ToolCallRequest) -> str | None:
@@ -118,17 +120,35 @@ class OnceMiddleware(AgentMiddleware):
             return _stand_in(request, "interrupted")
         return None
 
+    def _ended(self, key: str, request: ToolCallRequest, result: _Result) -> None:
+        try:
+            entry = self._packed(result)
+        except Exception as error:  # noqa: BLE001 - it can't be written; neither its work nor its answer is lost
+            log.warning("tool %r gave a result that can't be kept: %r", request.tool_call["name"], error)
+            self._unknown(key, request)
+        else:
+            self._blobs.put(self._tenant, key, entry)
+
     def _end(self, key: str, result: _Result) -> None:
+        self._blobs.put(self._tenant, key, self._packed(result))
+
+    def _packed(self, result: _Result) -> bytes:
         kind, data = self._serde.dumps_typed(result)
-        self._blobs.put(self._tenant, key, pack(kind.encode(), data))
+        return pack(kind.encode(), data)
 
     def _failed(self, key: str, request: ToolCallRequest, error: BaseException) -> None:
-        if isinstance(error, LeaseError) and request.tool_call["name"] not in self._safe:
-            self._end(key, _stand_in(request, "interrupted"))  # a thread may be left that goes on
+        if isinstance(error, LeaseError):  # a thread may be left that goes on
+            self._unknown(key, request)
         elif isinstance(error, Exception):  # interrupts of LangGraph (GraphBubbleUp) among them
             self._blobs.delete(self._tenant, [key])
         else:
             self._end(key, _stand_in(request, "cancelled"))
+
+    def _unknown(self, key: str, request: ToolCallRequest) -> None:
+        if request.tool_call["name"] in self._safe:
+            self._blobs.delete(self._tenant, [key])
+        else:
+            self._end(key, _stand_in(request, "interrupted"))
 
 
 def _stand_in(request: ToolCallRequest, outcome: str) -> ToolMessage:

@@ -168,7 +168,7 @@ def started_by(session: Any, fn: Any) -> str:
     crew = keep_in(session, manager().attach(crew_of(agent_of(llm, [Work(fn=lambda: "")]))))
     log = gate_of(crew)[0].log
     assert isinstance(log, once.CallLog)
-    log._end = lambda name, result: names.append(name)  # type: ignore[method-assign]
+    log._end = lambda name, tool, result: names.append(name)  # type: ignore[method-assign]
     gate_of(crew)[0].keep = None
     crew.kickoff()
     (name,) = names

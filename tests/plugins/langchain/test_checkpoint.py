@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -231,6 +232,36 @@ def test_a_tool_that_failed_may_be_tried_again(tmp_path: Path) -> None:
     state = agent.invoke({"messages": [HumanMessage("go")]}, {"configurable": {"thread_id": "t"}})
     assert runs == ["line 0", "line 0", "line 1"]
     assert "done" in state["messages"][-1].text
+
+
+@pytest.mark.parametrize("way", ["wrap_tool_call", "awrap_tool_call"])
+async def test_a_result_that_cannot_be_written_down_is_handed_out_once(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from langchain_core.messages import ToolMessage
+
+    from agentrm_langchain import once
+
+    monkeypatch.setattr(once, "get_config", lambda: {"configurable": {"thread_id": "t"}})
+    request: Any = SimpleNamespace(tool_call={"id": "1", "name": "book", "args": {}}, state={})
+    result, made = ToolMessage("booked", tool_call_id="1", artifact=threading.Lock()), []
+
+    def book(_: Any) -> Any:
+        made.append(1)
+        return result
+
+    async def abook(_: Any) -> Any:
+        return book(_)
+
+    async def run() -> Any:
+        middleware = once.OnceMiddleware(SessionStore(tmp_path))
+        if way == "wrap_tool_call":
+            return middleware.wrap_tool_call(request, book)
+        return await middleware.awrap_tool_call(request, abook)
+
+    assert await run() is result
+    assert "outcome is unknown" in (await run()).text
+    assert made == [1]
 
 
 @pytest.mark.parametrize("safe", [False, True])
