@@ -25,20 +25,22 @@ _current: ContextVar[Layer | None] = ContextVar("agentrm_call_layer", default=No
 
 
 class Layer:
-    """The outermost layer of one attempt of a call, from the grant of its lease to its end."""
+    """The outermost layer of one attempt of a call, from the grant of its lease to its end. `outer`: the one that it is
+    within, of any manager."""
 
-    __slots__ = ("live", "passed", "rm", "spec")
+    __slots__ = ("live", "outer", "passed", "rm", "spec")
 
     def __init__(self, rm: ResourceManager, spec: CallSpec) -> None:
         self.rm, self.spec = rm, spec
         self.live, self.passed = True, False
+        self.outer = _current.get()
 
     def around(self) -> _Around:
         """Round one call, one `next` or one await: what runs inside is within this layer."""
         return _Around(self)
 
     def end(self) -> None:
-        self.live = False
+        self.live, self.outer = False, None  # or calls that each begin within the one before would keep all of them
 
 
 class _Around:
@@ -60,7 +62,9 @@ def is_inner_layer(rm: ResourceManager, spec: CallSpec) -> bool:
     """Whether the call that begins now is already under a lease of its own logical call. True once per
     layer."""
     outer = _current.get()
-    if outer is None or outer.rm is not rm or not outer.live or outer.passed or not outer.spec.is_same_call(spec):
+    while outer is not None and outer.rm is not rm:
+        outer = outer.outer
+    if outer is None or not outer.live or outer.passed or not outer.spec.is_same_call(spec):
         return False
     outer.passed = True
     return True

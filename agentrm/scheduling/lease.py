@@ -57,6 +57,8 @@ class Lease:
     _run_s: float | None = None
     _memory = 0
     _on_reap: Callable[[Lease, LeaseError], object] | None = None
+    _beyond: Lease | None = None
+    """The lease of another manager that this call runs in, where that is nearer than `_parent`."""
     _timer: Timer | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _left: object = None
@@ -116,6 +118,13 @@ class Lease:
     def parent(self) -> Lease | None:
         """The lease that this call is nested in."""
         return self._parent
+
+    def _within(self, rm: ResourceManager) -> Lease | None:
+        """The innermost lease of that manager that this call runs in."""
+        lease: Lease | None = self
+        while lease is not None and lease._rm is not rm:
+            lease = lease._beyond or lease._parent
+        return lease
 
     @property
     def reaped(self) -> bool:
@@ -233,9 +242,9 @@ class Lease:
         lease: Lease | None = self
         while lease is not None:
             if lease.state == RUNNING:
-                lease._rm.gate.port.heartbeat(lease.handle, now)
-                lease._beat_ns = now
-            lease = lease._parent
+                lease._beat_ns = now if lease._rm is self._rm else lease._rm.clock.now_ns()
+                lease._rm.gate.port.heartbeat(lease.handle, lease._beat_ns)
+            lease = lease._beyond or lease._parent
 
     def waited(self) -> None:
         """Says that the call is not silent but waits for work within it that has no lease at the moment. That is no

@@ -160,9 +160,12 @@ class ResourceManager:
         `streams`: the call will show progress with `heartbeat` at each chunk, so that a hang is found much sooner.
         `resumed`: the call was interrupted by the manager or a provider and goes ahead of calls that never ran.
         """
+        beyond = None
         if parent is AUTO:
             parent = current.get()
-            if parent is not None and (parent.state != RUNNING or parent._rm is not self):
+            if parent is not None and parent._rm is not self:
+                beyond, parent = parent, parent._within(self)
+            if parent is not None and parent.state != RUNNING:
                 self._stale(parent)
                 parent = None
         elif parent is not None and parent._rm is not self:
@@ -214,18 +217,19 @@ class ResourceManager:
         work = current_scope.get()
         if work is not None:
             lease._cancellable = work
+        if beyond is not None and beyond.state == RUNNING:
+            lease._beyond = beyond
         return lease
 
     def _stale(self, parent: Lease) -> None:
         """A lease that is over encloses nothing. Raises its error where it is a zombie and zombies keep lanes: its work
         would wait for the lane that it keeps itself."""
-        if parent._rm is self:
-            if current.get() is parent:  # or a block that was never left would keep it for ever
-                current.set(None)
-            if parent.state == REAPED:
-                info = self.kernel.pool_info(parent.route.pool.index)
-                if info.dead > info.zombies:
-                    raise refusals.of_zombie(parent)
+        if current.get() is parent:  # or a block that was never left would keep it for ever
+            current.set(None)
+        if parent.state == REAPED:
+            info = self.kernel.pool_info(parent.route.pool.index)
+            if info.dead > info.zombies:
+                raise refusals.of_zombie(parent)
 
     def try_lease(self, **asked: Any) -> Lease | None:
         """A running lease if one is to be had without waiting, else None. Arguments as for `lease`."""

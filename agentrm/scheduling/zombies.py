@@ -50,7 +50,8 @@ class Zombies:
         """From now on the zombie ends when its lease is released, or when nobody holds the lease any more."""
         gate = self._gate
         ghost = copy(lease)
-        ghost._task = ghost._on_reap = ghost._parent = ghost._token = ghost.error = None  # nothing that leads to leases
+        # Nothing that leads to leases.
+        ghost._task = ghost._on_reap = ghost._parent = ghost._beyond = ghost._token = ghost.error = None
         lease._left = Left(gate, ghost)
         if gate.leases.pop(lease.handle, None) is not None:
             gate.leases[lease.handle] = ghost

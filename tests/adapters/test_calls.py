@@ -153,6 +153,21 @@ def test_two_managers_are_two_gates() -> None:
     assert [rm.statistics().pools["default"].granted for rm in (one, two)] == [1, 1]
 
 
+@pytest.mark.parametrize("inner", ["the same call", "another call"])
+def test_managers_within_each_other_do_not_wait_for_themselves(inner: str) -> None:
+    """A gated client that is gated for a second manager, and that for the first one again."""
+    one, two = manager(1), manager(1)
+    spec = SPEC if inner == "the same call" else SPEC._replace(model="other", wait_max=0)
+    assert call(one, SPEC, lambda: call(two, SPEC, lambda: call(one, spec, lambda: "x"))) == "x"
+
+    async def said() -> str:
+        return "x"
+
+    assert run_async(lambda: acall(one, SPEC, lambda: acall(two, SPEC, lambda: acall(one, spec, said)))) == "x"
+    taken = 1 if inner == "the same call" else 2
+    assert [rm.statistics().pools["default"].granted for rm in (one, two)] == [2 * taken, 2]
+
+
 def test_layers_with_one_key_share_a_lease_whatever_they_are() -> None:
     rm = manager(tools=1)
     keyed = TOOL._replace(key="call-17")

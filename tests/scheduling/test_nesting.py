@@ -297,6 +297,18 @@ def test_a_parent_of_another_manager_is_none() -> None:
     two.at_rest()
 
 
+def test_a_lease_is_found_behind_those_of_other_managers() -> None:
+    one, two = Scene(pools={"default": {"lanes": 1}}), Scene(pools={"default": {"lanes": 1}})
+    with one.rm.lease() as outer, two.rm.lease() as between, one.rm.lease() as inner, two.rm.lease() as innermost:
+        assert (inner.parent, innermost.parent) == (outer, between)
+        one.clock.advance(5)
+        innermost.heartbeat()
+        assert outer._beat_ns == inner._beat_ns == one.clock.now_ns(), "it waits for a call that goes on"
+        assert between._beat_ns == two.clock.now_ns()
+    one.at_rest()
+    two.at_rest()
+
+
 def test_a_sibling_takes_a_free_lane_rather_than_wait_for_the_parents() -> None:
     scene = Scene(pools={"default": {"lanes": 3}})
 
