@@ -106,7 +106,7 @@ class ConstrainedWriter:
 
     def _ranked(self) -> Iterator[int]:
         self.flush()
-        return self.sampler.ranked(self.sequence.logits())
+        return self.sequence.ranked(self.sampler)
 
     def _take(self, token: int) -> None:
         self.sequence.append([token])

@@ -22,6 +22,7 @@ from agentrm.models.engine.seats import Turns, caller
 from agentrm.models.engine.snapshot import Snapshot
 from agentrm.models.engine.store import Chain
 from agentrm.models.engine.swap import SwapKind
+from agentrm.models.engine.thread import apart
 from agentrm.models.engine.works import BeamWork, TextWork
 from agentrm.models.errors import OutOfBlocks, PromptTooLong, SnapshotMismatch
 from agentrm.models.generation import Piece, TextStream
@@ -87,7 +88,7 @@ class LocalEngine:
         """Calls that are computed at once."""
         parts = Memory(memory, swap, swap_bytes)
         turns = Turns(manager, pool, slice_tokens)
-        self._loops = [build_loop(one, parts, self.lanes, turns) for one in loaded]
+        self._loops = apart(lambda: [build_loop(one, parts, self.lanes, turns) for one in loaded])
         self._model = fingerprint(self._loaded)
         self._responding = Responding(self.tokenizer, self._measure)
 
@@ -128,7 +129,8 @@ class LocalEngine:
             import torch
 
             torch.set_num_threads(threads)
-        return cls([load_model(name_or_path, *where) for where in zip(places, kinds, strict=True)], **engine)
+        wanted = zip(places, kinds, strict=True)
+        return cls(apart(lambda: [load_model(name_or_path, *where) for where in wanted]), **engine)
 
     @classmethod
     def shared(

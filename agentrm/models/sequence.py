@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, TypeVar
 
 from agentrm.models.engine.works import TextWork
 from agentrm.models.errors import GenerationCancelled
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from agentrm.models.engine.calls import Call
     from agentrm.models.engine.loop import Loop
+
+T = TypeVar("T")
 
 
 class TokenSequence:
@@ -46,19 +49,29 @@ class TokenSequence:
 
     def logits(self) -> torch.Tensor:
         """Float32 logits, on the CPU, of the token that follows. Raises GenerationCancelled."""
-        return self._after(self._tokens, 1)[0]
+        return self._after(self._tokens, 1, lambda rows: rows[0])
+
+    def ranked(self, sampler: Sampler) -> Iterator[int]:
+        """The sampler's order of what may follow. Raises GenerationCancelled."""
+
+        def begun(rows: torch.Tensor) -> Iterator[int]:
+            order = sampler.ranked(rows[0])
+            return chain([next(order)], order)
+
+        return self._after(self._tokens, 1, begun)
 
     def log_probabilities(self, continuations: Sequence[Sequence[int]]) -> list[float]:
         """The natural logarithm of how likely each continuation is; the sequence stays as it was.
 
         Raises GenerationCancelled.
         """
-        first = self.logits().log_softmax(-1)
+        first = self._after(self._tokens, 1, lambda rows: rows[0].log_softmax(-1))
         out = []
         for tokens in continuations:
             total = float(first[tokens[0]])
             if len(tokens) > 1:
-                rows = self._after([*self._tokens, *tokens[:-1]], len(tokens) - 1).log_softmax(-1)
+                written = [*self._tokens, *tokens[:-1]]
+                rows = self._after(written, len(tokens) - 1, lambda rows: rows.log_softmax(-1))
                 total += sum(float(row[token]) for row, token in zip(rows, tokens[1:], strict=True))
             out.append(total)
         return out
@@ -75,15 +88,16 @@ class TokenSequence:
             if piece.usage is not None:
                 return
 
-    def _after(self, tokens: Sequence[int], keep: int) -> torch.Tensor:
-        answer: queue.SimpleQueue[torch.Tensor | BaseException | None] = queue.SimpleQueue()
-        self._loop.step(self.call, list(tokens), keep, answer.put)
-        logits = answer.get()
-        if logits is None:
+    def _after(self, tokens: Sequence[int], keep: int, look: Callable[[torch.Tensor], T]) -> T:
+        """What `look` makes of the logits, in the loop's thread: see `apart` for why not in this one."""
+        answer: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
+        self._loop.step(self.call, list(tokens), keep, lambda logits: (look(logits),), answer.put)
+        seen = answer.get()
+        if seen is None:
             raise GenerationCancelled("the generation was cancelled by its caller; nothing is left running")
-        if isinstance(logits, BaseException):
-            raise logits
-        return logits
+        if isinstance(seen, BaseException):
+            raise seen
+        return seen[0]
 
 
 class Sampler:

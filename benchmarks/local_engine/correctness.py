@@ -16,7 +16,7 @@ def preempted_greedy(bench: Bench) -> list[Row]:
     small = Bench("tiny-random", bench.device, bench.engine.dtype, bench.quick)
     if bench.quick:
         return [one_model(small, 16, 16), one_model(bench, 6, 12)]
-    return [one_model(small, 64, 16), one_model(small, 250, 16), one_model(bench, 24, 12)]
+    return [one_model(bench, 64, 12), one_model(small, 64, 16), one_model(small, 250, 16)]
 
 
 def one_model(bench: Bench, programs: int, count: int) -> Row:

@@ -87,10 +87,10 @@ class Wishes:
     def append(self, tokens: list[int]) -> None:
         self.written += len(tokens)
 
-    def logits(self) -> Any:
+    def ranked(self, sampler: Sampler) -> Any:
         logits = pytest.importorskip("torch").linspace(0.0, 1.0, len(toy()))
         logits[self.wanted[min(self.written, len(self.wanted) - 1)]] = 9.0
-        return logits
+        return sampler.ranked(logits)
 
 
 def writer_that_wants(text: str, budget: int = 1000) -> ConstrainedWriter:

@@ -131,8 +131,11 @@ class Loop:
 
         self.post(start)
 
-    def step(self, call: Call, tokens: Sequence[int], keep: int, give: Callable[[Any], object]) -> None:
-        """Computes the logits after a call's tokens; `give` gets them, an error, or None if the call was cancelled."""
+    def step(
+        self, call: Call, tokens: Sequence[int], keep: int, look: Callable[[Any], object], give: Callable[[Any], object]
+    ) -> None:
+        """Computes the logits after a call's last `keep` tokens; `give` gets what `look` makes of them, an error, or
+        None if the call was cancelled."""
 
         def start() -> None:
             if call.ended:
@@ -141,7 +144,7 @@ class Loop:
             self.store.set_tokens(call.chain, tokens)
             self.store.feed_again(call.chain, keep)
             call.before = max(0, len(tokens) - call.prompt)
-            call.work = StepWork(call.chain, keep, give)
+            call.work = StepWork(call.chain, keep, look, give)
 
         self.post(start)
 

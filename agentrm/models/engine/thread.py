@@ -10,6 +10,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from agentrm.errors import ForkedError
@@ -142,6 +143,17 @@ class EngineThread:
         if self._turning.closed:
             return 0.0
         return LINGER_S if self._turning.idle else self._turning.patience()
+
+
+def apart(work: Callable[[], T]) -> T:
+    """What torch computes before the loop starts, in a thread of its own that ends with it.
+
+    OpenMP keeps workers for each thread that has computed, as long as that thread lives; once there are more of all
+    of them than processors, every operation has to wake its workers anew, which costs a step of a small model as much
+    time as its sums do.
+    """
+    with ThreadPoolExecutor(1, "agentrm-load") as threads:
+        return threads.submit(work).result()
 
 
 _threads: weakref.WeakSet[EngineThread] = weakref.WeakSet()

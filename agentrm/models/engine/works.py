@@ -106,16 +106,23 @@ class TextWork:
 
 
 class StepWork:
-    """The logits after the tokens that a chain has now, for a caller who waits for them in its own thread."""
+    """What `look` makes of the logits after the tokens that a chain has now (float32, on the CPU), for a caller who
+    waits in its own thread."""
 
     written = 0
 
-    def __init__(self, chain: Chain, keep: int, give: Callable[[torch.Tensor | BaseException | None], object]) -> None:
+    def __init__(
+        self, chain: Chain, keep: int, look: Callable[[torch.Tensor], object], give: Callable[[object], object]
+    ) -> None:
         self.chains: Sequence[Chain] = (chain,)
-        self.keep, self._give = keep, give
+        self.keep, self._look, self._give = keep, look, give
 
     def receive(self, logits: Sequence[Logits], store: Store) -> bool:
-        self._give(logits[0].scores.float().cpu())
+        try:
+            seen = self._look(logits[0].scores.float().cpu())
+        except Exception as error:  # noqa: BLE001 - raised again in the caller's thread
+            seen = error
+        self._give(seen)
         return True
 
     def conclude(self) -> None:
