@@ -24,7 +24,7 @@ from agentrm.errors import ConfigError
 from agentrm.identity import NOBODY, current_identity
 from agentrm.scheduling import ResourceManager
 
-__all__ = ["Gate", "gate_of", "gated_copy", "like", "plain_view", "turn"]
+__all__ = ["Gate", "gate_of", "gated_copy", "is_over", "like", "plain_view", "turn"]
 
 T = TypeVar("T")
 G = TypeVar("G", bound="Gate")
@@ -33,6 +33,11 @@ Methods = Callable[[type, Any], dict[str, Any]]
 
 _MARK = "__agentrm_gate__"  # dunder: pydantic takes no notice of it
 _PYDANTIC_STATE = ("__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
+
+
+def is_over(rm: ResourceManager) -> bool:
+    """Whether the manager makes no calls any more: it is closed, or was left behind by a fork."""
+    return rm.gate.closing or rm.kernel.forked
 
 
 class Gate:
@@ -69,13 +74,19 @@ class Gate:
         """Who makes a call round which that was said."""
         return self._lasting if said is NOBODY else first_answers(self.arguments, said, self.named)
 
+    def replaces(self, inner: Gate) -> bool:
+        """Whether what `inner` gates gets this gate in its place, not round it: they are of one manager, or that one's
+        makes no calls any more."""
+        return inner.rm is self.rm or is_over(inner.rm)
+
     def over(self: G, inner: G) -> G:
-        """This gate for an object that `inner` gates for the same manager: one gate, what this one says comes first."""
-        if inner is self or (self._lasting == NOBODY and not self.options):
+        """This gate for an object that `inner` gates and it `replaces`: one gate, what this one says comes first."""
+        same = inner.rm is self.rm
+        if inner is self or (same and self._lasting == NOBODY and not self.options):
             return inner
         arguments, options = first_answers(self.arguments, inner.arguments), {**inner.options, **self.options}
         named = first_answers(self.named, inner.named)
-        if (arguments, options, named) == (inner.arguments, inner.options, inner.named):
+        if same and (arguments, options, named) == (inner.arguments, inner.options, inner.named):
             return inner
         with self._lock:
             found: G | None = self._over.get(inner)
@@ -142,7 +153,7 @@ def gate_of(x: object) -> tuple[Any, type] | None:
 
 
 def gated_copy(x: T, gate: Gate, methods: Methods) -> T:
-    """`x` itself stays as it is. Gated for the same manager before, it is not gated twice."""
+    """`x` itself stays as it is. Gated before for the same manager, or for one that is over, it is not gated twice."""
     copy: Any = x.model_copy()  # type: ignore[attr-defined]
     turn(copy, gate, methods)
     return copy  # type: ignore[no-any-return]
@@ -151,7 +162,7 @@ def gated_copy(x: T, gate: Gate, methods: Methods) -> T:
 def turn(x: Any, gate: Gate, methods: Methods) -> None:
     """Gates `x` itself."""
     cls, before = type(x), gate_of(x)
-    if before is not None and before[0].rm is gate.rm:
+    if before is not None and gate.replaces(before[0]):
         gate, cls = gate.over(before[0]), before[1]
     object.__setattr__(x, "__class__", gate.subclass(cls, methods))
 

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause
@@ -19,7 +20,7 @@ from agentrm.adapters.layers import Layer, is_inner_layer
 from agentrm.adapters.leasing import charge, fail, new_lease, observe, progress
 from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.usage import Meter
-from agentrm.errors import AgentRMError
+from agentrm.errors import AgentRMError, ForkedError
 from agentrm.limits.provider_errors import ProviderError
 from agentrm.threads import Work, Worker, borrow
 
@@ -114,11 +115,12 @@ class Stream(Generic[T]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        with suppress(ForkedError):  # the block of the parent process, left in a child
+            self.close()
 
     def __del__(self) -> None:
         if not self._over:
-            self.close()
+            self.__exit__()
 
 
 class _Part:

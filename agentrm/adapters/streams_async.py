@@ -11,6 +11,7 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from agentrm.adapters.attempts import Attempts, pause_async
@@ -19,7 +20,7 @@ from agentrm.adapters.leasing import admit, charge, fail, new_lease, observe, pr
 from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.streams import AFTER_THE_LAST, END, close_iterator, log
 from agentrm.adapters.usage import Meter
-from agentrm.errors import AgentRMError
+from agentrm.errors import AgentRMError, ForkedError
 from agentrm.limits.provider_errors import ProviderError
 from agentrm.threads import Signal, Work, Worker, borrow
 
@@ -137,7 +138,8 @@ class AsyncStream(Generic[T]):
     def __del__(self) -> None:
         part, self._part = self._part, None
         if part is not None:
-            part.drop()
+            with suppress(ForkedError):  # a stream of the parent process, dropped in a child
+                part.drop()
 
 
 class _Part:

@@ -104,6 +104,8 @@ class Kernel:
             lib.arm_join(ctx, base, len(self._memory), os.getpid(), process_started(os.getpid()), 0),
             "join the arena",
         )
+        self.forked = False
+        """Whether this is a child of the process that it belongs to."""
         self.io = lib.arm_io_of(ctx)
         self.owner: int = lib.arm_owner_slot(ctx)
         # The hot path: C functions with the context bound. A method passes it on cheaper than functools.partial.
@@ -273,6 +275,7 @@ class Kernel:
 
     def poison(self) -> None:
         """After fork: every further use raises ForkedError, and the parent's state stays untouched."""
+        self.forked = True
 
         def refuse(*_: object) -> Any:
             raise ForkedError(

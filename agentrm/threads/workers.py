@@ -15,24 +15,34 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from agentrm.errors import ForkedError
+
 __all__ = ["Worker", "borrow"]
 
 _IDLE_S = 30.0
+_forks = 0
+"""How many there were between the first process and this one."""
 _idle: deque[Worker] = deque()  # its operations are atomic: a lock could be wanted again by a finaliser under it
 
 
 class Worker:
     """One thread. Jobs run one after the other, in the order of `submit`; a job may not raise. A worker
-    that is neither given back nor referenced any more ends its thread."""
+    that is neither given back nor referenced any more ends its thread. In a child of the process in which it was made
+    it has none: `submit` raises ForkedError."""
 
-    __slots__ = ("__weakref__", "_dismissed", "_inbox")
+    __slots__ = ("__weakref__", "_dismissed", "_forks", "_inbox")
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._dismissed = False
+        self._dismissed, self._forks = False, _forks
         self._start()
 
     def submit(self, job: Callable[[], None]) -> None:
+        if self._forks != _forks:
+            raise ForkedError(
+                "this work was begun before fork(), and its thread is the parent process's; "
+                "begin it anew in the child, with a ResourceManager that is made there"
+            )
         self._inbox.put(job)
         if self._dismissed:  # by a collection that finalised it before those who still had a last job for it
             self._dismissed = False
@@ -40,7 +50,7 @@ class Worker:
 
     def give_back(self) -> None:
         """For reuse. Once, and nothing may be submitted afterwards."""
-        if not self._dismissed:
+        if not self._dismissed and self._forks == _forks:
             _idle.append(self)
 
     def _start(self) -> None:
@@ -78,5 +88,12 @@ def borrow() -> Worker:
         return Worker()
 
 
+def _in_child() -> None:
+    """In a child process the threads do not exist."""
+    global _forks
+    _forks += 1
+    _idle.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # in a child process the threads do not exist
+    os.register_at_fork(after_in_child=_in_child)

@@ -64,7 +64,7 @@ class GatedClient(ChatCompletionClient, Component[GatedClientConfig]):
         self._start(make_gate(rm, "GatedClient", options), client, client_retries)
 
     def _start(self, gate: Gate, client: ChatCompletionClient, client_retries: bool) -> None:
-        if isinstance(client, GatedClient) and client.gate.rm is gate.rm:  # not gated twice
+        if isinstance(client, GatedClient) and gate.replaces(client.gate):  # not gated twice
             gate, client = gate.over(client.gate), client.client
         self.gate, self.client, self._client_retries = gate, client, client_retries
         self._calls = client if client_retries else _quiet(client)

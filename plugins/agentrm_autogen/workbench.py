@@ -65,7 +65,7 @@ class GatedWorkbench(StaticStreamWorkbench, Component[GatedWorkbenchConfig]):
         self._start(make_gate(rm, "GatedWorkbench", options), workbench)
 
     def _start(self, gate: Gate, workbench: Workbench) -> None:
-        if isinstance(workbench, GatedWorkbench) and workbench.gate.rm is gate.rm:  # not gated twice
+        if isinstance(workbench, GatedWorkbench) and gate.replaces(workbench.gate):  # not gated twice
             gate, workbench = gate.over(workbench.gate), workbench.workbench
         self.gate, self.workbench = gate, workbench
         self._calls, self._threaded = _threaded(gate, workbench)

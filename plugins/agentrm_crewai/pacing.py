@@ -14,6 +14,7 @@ from crewai.utilities.rpm_controller import RPMController
 from pydantic import PrivateAttr
 
 from agentrm.adapters.attempts import pause
+from agentrm.adapters.copies import is_over
 
 __all__ = ["Pace", "paced"]
 
@@ -39,7 +40,9 @@ class Pace(RPMController):
 
 def paced(rm: Any, controller: RPMController | None) -> RPMController | None:
     """What takes the controller's place; itself where it limits nothing."""
-    if controller is None or controller.max_rpm is None or isinstance(controller, Pace):
+    if controller is None or controller.max_rpm is None:
+        return controller
+    if isinstance(controller, Pace) and not is_over(controller._rm):
         return controller
     controller.stop_rpm_counter()  # ends its timer
     pace = Pace.model_construct(max_rpm=controller.max_rpm, logger=controller.logger)

@@ -72,7 +72,7 @@ def _model(gate: Gate, model: Any, agent: str | None) -> Any:
 
     from agentrm_openai_agents.models import GatedModel
 
-    if isinstance(model, GatedModel) and model.gate.rm is gate.rm:  # not gated twice
+    if isinstance(model, GatedModel) and gate.replaces(model.gate):  # not gated twice
         return GatedModel(gate.over(model.gate), lambda: model.model, agent or model.agent)
     if model is None or isinstance(model, str):
         return GatedModel(gate, lambda: MultiProvider().get_model(model), agent)
@@ -86,7 +86,7 @@ def _tool(gate: Gate, tool: Any, agent: str | None) -> Any:
     from agentrm_openai_agents.models import spec_of
 
     before = getattr(tool.on_invoke_tool, "gates", None)
-    if before is not None and before[0].rm is gate.rm:  # not gated twice
+    if before is not None and gate.replaces(before[0]):  # not gated twice
         gate, agent, tool = gate.over(before[0]), agent or before[1], before[2]
 
     async def on_invoke_tool(context: Any, arguments: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import agentrm
 from agentrm.adapters.conformance.harness import Harness, Threads, manager, needs_threads, run_async, until
-from agentrm.adapters.conformance.lanes import _async_until, _is_refusal, _is_settled, _raised
+from agentrm.adapters.conformance.lanes import _async_until, _is_refusal, _is_settled, _raised, _raised_in_a_child
 from agentrm.adapters.conformance.provider import PATIENCE_S, Hang, Provider, Refuse, Reply
 
 __all__ = ["Failures", "Streams"]
@@ -53,6 +53,14 @@ class Streams:
         assert gated.call() == "one two three"
         assert provider.abandoned == 1
         _is_settled(rm, granted=2)
+
+    def test_a_stream_that_is_open_at_a_fork_stays_the_parents(self) -> None:
+        rm, provider = manager(), Provider(LONG)
+        stream = self.harness.model(rm, provider).stream()
+        assert next(stream) == "a"
+        assert _raised_in_a_child(lambda: next(stream)) == "ForkedError"
+        assert "".join(stream) == "bcdefgh"
+        _is_settled(rm, granted=1)
 
     def test_an_async_stream_that_is_closed_early_lets_the_next_one_in_and_ends_upstream(self) -> None:
         rm, provider = manager(), Provider(LONG)

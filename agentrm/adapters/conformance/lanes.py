@@ -222,21 +222,10 @@ class Lanes:
         _is_settled(rm, granted=2)
 
     def test_use_after_fork_raises(self) -> None:
-        if not hasattr(os, "fork"):
-            return
         rm, provider = manager(), Provider()
         gated = self.harness.model(rm, provider)
         gated.call()
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(write, type(_raised(gated.call)).__name__.encode())
-            os._exit(0)
-        os.close(write)
-        with os.fdopen(read) as answer:
-            name = answer.read()
-        os.waitpid(child, 0)
-        assert name == "ForkedError"
+        assert _raised_in_a_child(gated.call) == "ForkedError"
         assert gated.call() == "one two three", "the parent's manager is as it was"
 
 
@@ -245,6 +234,22 @@ def _is_settled(rm: agentrm.ResourceManager, *, granted: int) -> None:
     pool = rm.statistics().pools["default"]
     assert pool.granted == granted, f"{granted} calls took {pool.granted} leases"
     assert pool.zombies == 0
+
+
+def _raised_in_a_child(fn: Any) -> str:
+    """The name of what it raises in a child of this process."""
+    if not hasattr(os, "fork"):
+        raise NotImplementedError("the system has no fork")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, type(_raised(fn)).__name__.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        name = answer.read()
+    os.waitpid(child, 0)
+    return name
 
 
 def _raised(fn: Any) -> BaseException:

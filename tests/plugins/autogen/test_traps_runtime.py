@@ -222,3 +222,14 @@ def test_trap_14_a_gated_client_is_the_clients_equal_in_everything_else() -> Non
     assert gated.client is client
     with pytest.raises(AttributeError):
         _ = gated.no_such_thing
+
+
+def test_a_team_that_is_attached_again_when_its_manager_is_closed_goes_through_the_new_one_alone() -> None:
+    old, new = manager(), manager()
+    worker = agent_of(Scripted(calling("work"), "done"), tools=[tool_of(lambda: "worked")])
+    team = old.attach(RoundRobinGroupChat([worker], max_turns=1))
+    old.close()
+    result = run_async(lambda: new.attach(team).run(task="go"))
+    assert result.messages[-1].to_text() in ("done", "worked")
+    assert granted(new) >= 1 and granted(new, "tools") == 1
+    assert granted(old) == 0

@@ -229,3 +229,14 @@ def test_our_own_part_of_the_import_is_light() -> None:
     code = "import sys, agentrm_crewai, agentrm_crewai.attaching; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"crewai", "pydantic", "openai"} & set(done.stdout.split())
+
+
+def test_a_crew_that_is_attached_again_when_its_manager_is_closed_goes_through_the_new_one_alone() -> None:
+    old, new = manager(), manager()
+    llm = StubLLM(source=Provider(), says=[calling("work"), "done"])
+    crew = old.attach(crew_of(agent_of(llm, [Work(fn=lambda: "worked")]), max_rpm=100))
+    old.close()
+    new.attach(crew)
+    assert crew.agents[0]._rpm_controller._rm is new
+    assert crew.kickoff().raw == "done"
+    assert (granted(new), granted(new, "tools"), granted(old)) == (2, 1, 0)

@@ -243,3 +243,17 @@ def _doubled(x: int) -> int:
 
 def _text(x: Any) -> str:
     return x["a"].text if isinstance(x, dict) else x.text
+
+
+async def test_what_is_attached_again_when_its_manager_is_closed_goes_through_the_new_one_alone() -> None:
+    old, new, provider = manager(), manager(), Provider()
+    model, work = old.attach(StubChat(provider=provider), agent="planner"), old.attach(tool_of(lambda: "worked"))
+    old.close()
+    with pytest.raises(agentrm.ManagerClosed):
+        model.invoke("hello")
+    again, seen = new.attach(model), set()
+    new.subscribe(lambda event: seen.add(event.agent))
+    assert (await again.ainvoke("hello")).text == "one two three"
+    assert await new.attach(work).ainvoke({}) == "worked"
+    assert granted(new) == granted(new, "tools") == 1
+    assert seen == {"planner", "default"}, "what was said of it before holds"

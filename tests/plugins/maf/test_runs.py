@@ -133,3 +133,13 @@ def test_what_makes_no_calls_is_refused_with_the_line_to_write() -> None:
 
     with pytest.raises(AttachError, match="agent = rm.attach"):
         manager().attach(Message(role="user", contents=["x"]))
+
+
+async def test_what_is_attached_again_when_its_manager_is_closed_goes_through_the_new_one_alone(
+    provider: StubProvider,
+) -> None:
+    old, new = manager(), manager()
+    agent = old.attach(Agent(client=client_of(provider), name="planner", tools=[work]))
+    old.close()
+    assert (await new.attach(agent).run("hello")).text == "done"
+    assert granted(new) == {"default": 2, "tools": 1}

@@ -162,3 +162,14 @@ async def test_a_cancelled_call_leaves_the_queue(provider: StubProvider) -> None
     assert rm.statistics().waiting == 0
     holder.release()
     assert provider.statistics().arrived == 0
+
+
+async def test_what_is_attached_again_when_its_manager_is_closed_goes_through_the_new_one_alone(
+    provider: StubProvider,
+) -> None:
+    old, new = manager(), manager()
+    sync, of_a_loop = old.attach(client(provider)), old.attach(async_client(provider))
+    old.close()
+    new.attach(sync).chat.completions.create(**ASKED)
+    await new.attach(of_a_loop).chat.completions.create(**ASKED)
+    assert new.statistics().pools["default"].granted == 2
