@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from agentrm.identity import PRIORITIES
 from agentrm.programs.ledger import Ledger
 from agentrm.programs.program import Ticket
 from agentrm.programs.residency import BackendState
@@ -47,6 +48,8 @@ class Dispatcher:
 
     def serve(self, now: float) -> None:
         """Grants whatever can be granted now."""
+        for backend in self._ledger.backends.values():
+            backend.serving()
         while len(self._ledger.queue):
             window = list(itertools.islice(self._ledger.queue.first(now), _WINDOW))
             blocked: set[str] = set()
@@ -148,7 +151,8 @@ class Dispatcher:
         if missing <= 0:
             return True
         hurried = ticket._kind == TURN and ticket.program.status == "resident"
-        if not hurried and backend.in_vain(missing, now):
+        rank = PRIORITIES.index(ticket.priority)
+        if not hurried and backend.in_vain(missing, rank, now):
             return False
         candidates = victims(backend, ticket, now, self._settings)
         if candidates is None:
@@ -158,7 +162,7 @@ class Dispatcher:
         if chosen is None and alone and not ticket.program.running:
             chosen = candidates  # when all others make way it fits, however large
         if chosen is None and not hurried:
-            backend.looked_in_vain(missing, now)
+            backend.looked_in_vain(missing, rank, now)
         for program in chosen or ():
             self._ledger.pause(program, backend, now)
         return chosen is not None

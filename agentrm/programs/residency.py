@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from agentrm.identity import PRIORITIES
 from agentrm.programs.program import Program
 
 __all__ = ["BackendState"]
@@ -24,8 +25,9 @@ class BackendState:
     """
 
     __slots__ = (
-        "backlog", "block", "capacity", "displaceable_at", "dropped", "lowest", "name", "pausable", "prefill_rate",
-        "prefixes", "private", "residents", "resting", "running", "shared", "slots", "up", "vain_since", "vain_tokens",
+        "backlog", "block", "capacity", "displaceable_at", "dropped", "look_at", "lowest", "name", "pausable",
+        "prefill_rate", "prefixes", "private", "residents", "resting", "running", "serves", "shared", "slots", "up",
+        "vain",
     )  # fmt: skip
 
     def __init__(self, name: str, capacity: int, prefill_rate: float, slots: int | None, block: int = 1) -> None:
@@ -40,8 +42,11 @@ class BackendState:
         self.displaceable_at, self.lowest = math.inf, 0
         """No pausable one makes room for anybody before this moment, and none is of a lower class (a larger rank): so
         that whoever finds nobody to displace does not look at all of them again."""
-        self.vain_since, self.vain_tokens = -math.inf, math.inf
-        """Since when, and for how few missing tokens, all of them were looked at and did not free enough."""
+        self.vain = [(-math.inf, math.inf, 0)] * len(PRIORITIES)
+        """By class of who asked: until when it is believed that all of them do not free so many tokens, and which of
+        the `serves` found it."""
+        self.serves, self.look_at = 0, math.inf
+        """Runs over the queue so far, and when one is due that looks at them again."""
         self.private = 0
         self.shared = 0
         self.prefixes: dict[str, list[int]] = {}
@@ -93,17 +98,25 @@ class BackendState:
         """One more pausable program makes room, for anybody from that moment on, for higher classes at once."""
         self.displaceable_at, self.lowest = min(self.displaceable_at, at), max(self.lowest, rank)
 
-    def in_vain(self, missing: int, now: float) -> bool:
-        """Whether it was found just now that the pausable ones do not free so much. The more there are to look at, the
-        longer that is believed, so that looking costs the same share of the time however many there are."""
-        return missing >= self.vain_tokens and now - self.vain_since < _LOOK_S * len(self.pausable)
+    def serving(self) -> None:
+        """The queue is gone through anew."""
+        self.serves, self.look_at = self.serves + 1, math.inf
 
-    def looked_in_vain(self, missing: int, now: float) -> None:
-        """All pausable ones were looked at, and do not free so much for whoever asks."""
-        if now - self.vain_since >= _LOOK_S * len(self.pausable):
-            self.vain_since, self.vain_tokens = now, missing
-        else:
-            self.vain_tokens = min(self.vain_tokens, missing)
+    def in_vain(self, missing: int, rank: int, now: float) -> bool:
+        """Whether it was found just now that the pausable ones do not free so much for a turn of this class. The more
+        there are to look at, the longer that is believed, so that looking costs the same share of the time however many
+        there are. What was found in an earlier run over the queue may have changed: then it is looked again as soon as
+        it is believed no longer."""
+        until, tokens, found = self.vain[rank]
+        if missing < tokens or now >= until:
+            return False
+        if found < self.serves:
+            self.look_at = min(self.look_at, until)
+        return True
+
+    def looked_in_vain(self, missing: int, rank: int, now: float) -> None:
+        """All pausable ones were looked at, and do not free so much for a turn of this class."""
+        self.vain[rank] = now + _LOOK_S * len(self.pausable), missing, self.serves
 
     def claim(self, program: Program, private: int) -> None:
         """The program counts with `private` tokens here from now on; makes it resident if it was not."""

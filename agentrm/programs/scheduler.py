@@ -247,7 +247,7 @@ class ProgramScheduler:
         if self._ledger.idle:
             due = next(iter(self._ledger.idle.values())).since + self.settings.idle_ttl_s
         if len(self._ledger.queue) and any(b.up and b.residents for b in self.backends.values()):
-            due = min(due, now + _RECHECK_S)
+            due = min(due, now + _RECHECK_S, *(b.look_at for b in self.backends.values() if b.up))
         return None if due == math.inf else due
 
     def statistics(self) -> ProgramStatistics:

@@ -202,6 +202,8 @@ class Fleet:
                         for _ in range(admit):
                             self._push(now + self._draw.random() * 10.0, "fresh", None)
             elif kind == "tick":
+                if now != ticking:  # an earlier one was wanted meanwhile
+                    continue
                 ticking = math.inf
                 router.tick(now)
             self._send(router, now, found, warm_up_s)

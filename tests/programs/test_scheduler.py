@@ -303,3 +303,29 @@ def test_a_turn_that_waits_for_more_than_others_can_give_does_not_make_theirs_de
         return count
 
     assert steps(4_000) <= 1.2 * steps(500)
+
+
+def test_who_was_refused_on_a_look_that_is_out_of_date_is_looked_at_again_as_soon_as_that_may_be() -> None:
+    s = scheduler(1_000, admit=1.0, patience_s=10.0, residence_s=0.0, unfair=1e6, keep=1e9)
+    turn(s, "idle", 300, 0.0)
+    running = s.request("runs", 500, 0.0, max_output_tokens=0)
+    waiting = s.request("waits", 600, 0.0, max_output_tokens=0)
+    s.tick(20.0)  # it may displace others by now, and the one that is between turns is too small
+    now = 20.0 + 1e-6
+    s.settle(running, now, input_tokens=500, output_tokens=0)
+    due = s.next_due(now)
+    assert due is not None and now < due <= 20.0 + 1e-3
+    s.tick(due)
+    assert waiting.state == "granted"
+    assert s.next_due(due) == 1_800.0, "nobody waits: next when the first idle one is forgotten"
+
+
+def test_a_look_in_vain_for_background_work_does_not_hold_up_interactive_work() -> None:
+    s = scheduler(1_000, admit=1.0, patience_s=10.0, residence_s=1e6, unfair=1e6, keep=1e9)
+    idle = s.request("idle", 300, 0.0, priority="background", max_output_tokens=0)
+    s.settle(idle, 0.0, input_tokens=300, output_tokens=0)
+    s.request("runs", 500, 0.0, max_output_tokens=0)
+    low = s.request("low", 500, 0.0, priority="background", max_output_tokens=0)
+    s.tick(20.0)
+    high = s.request("high", 500, 20.0 + 1e-6, max_output_tokens=0)
+    assert (low.state, high.state) == ("waiting", "granted")
