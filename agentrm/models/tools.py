@@ -6,9 +6,11 @@ The wording is the `<tool_call>` convention that open models are trained on (Her
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from agentrm.models.constrained import ConstrainedWriter
 from agentrm.models.schema import Node, compile_schema, shortest
@@ -31,6 +33,58 @@ class ToolSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arguments", compile_schema(self.parameters))
+
+    @classmethod
+    def of(cls, described: Mapping[str, Any]) -> ToolSpec:
+        """From a function as the OpenAI API describes it, with or without what wraps it there. Raises
+        UnsupportedSchema."""
+        function = described.get("function", described)
+        parameters = function.get("parameters") or {"type": "object", "properties": {}}
+        return cls(function["name"], function.get("description") or "", parameters)
+
+
+class Said(NamedTuple):
+    """One message of a framework's conversation. `calls`: names and arguments of the tools that it calls, the arguments
+    as JSON or as what JSON says. `result`: it is a tool's result."""
+
+    role: str
+    text: str
+    calls: Sequence[tuple[str, str | Mapping[str, Any]]] = ()
+    result: bool = False
+
+
+def turns(conversation: Iterable[Said]) -> list[dict[str, str]]:
+    """Messages as turns of text. Calls stand in the assistant's turn, word for word as the model writes them, so that
+    the KV of its own is found again; results in the user's, several of one step together."""
+    told: list[dict[str, str]] = []
+    in_results = False
+    for said in conversation:
+        text = result_text(said.text) if said.result else said.text
+        calls = [call_text(name, _arguments_text(arguments)) for name, arguments in said.calls]
+        text = "\n".join(part for part in (text, *calls) if part)
+        if said.result and in_results:
+            told[-1]["content"] += "\n" + text
+        else:
+            told.append({"role": "user" if said.result else said.role, "content": text})
+        in_results = said.result
+    return told
+
+
+def choice_of(asked: object) -> str:
+    """What the OpenAI API and frameworks say of the choice of a tool, as auto, any, none or a name."""
+    if asked is None or asked is False:
+        return "auto"
+    if asked is True or asked == "required":
+        return "any"
+    if isinstance(asked, Mapping):
+        named = asked.get("function", asked)
+        return str(named.get("name", asked.get("type", asked)))
+    return str(asked)
+
+
+def call_id() -> str:
+    """A new one for a call, which its result names."""
+    return f"call_{uuid.uuid4().hex}"
 
 
 def instructions(tools: Sequence[ToolSpec]) -> str:
@@ -114,6 +168,13 @@ def write_call(writer: ConstrainedWriter, tool: ToolSpec) -> Iterator[str]:
 def smallest_call(tool: ToolSpec) -> str:
     """The shortest call of that tool: what is written whatever the model chooses."""
     return _opening(tool.name) + shortest(tool.arguments)
+
+
+def _arguments_text(arguments: str | Mapping[str, Any]) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    text = json.dumps(arguments, ensure_ascii=False)
+    return json.dumps(arguments) if re.search("[\ud800-\udfff]", text) else text
 
 
 def _opening(name: str) -> str:

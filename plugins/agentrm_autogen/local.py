@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -24,7 +23,7 @@ from pydantic import BaseModel
 from agentrm.errors import ConfigError
 from agentrm.models import LocalEngine, Piece, Program, ToolSpec, Usage
 from agentrm.models.streaming import iterate_in_thread
-from agentrm.models.tools import call_text, result_text, with_instructions
+from agentrm.models.tools import Said, call_id, choice_of, turns, with_instructions
 
 _OPTIONS = ("max_new_tokens", "temperature", "seed", "stop")
 
@@ -85,8 +84,8 @@ class LocalClient(ChatCompletionClient):
                 return dropped() or (cancellation_token is not None and cancellation_token.is_cancelled())
 
             return self._engine.respond(
-                turns(messages), specs, tool_choice="any" if choice == "required" else choice, program=self._program,
-                cancelled=cancelled, **{**self._options, **extra_create_args},
+                _turns(messages), specs, tool_choice=choice_of(choice), program=self._program, cancelled=cancelled,
+                **{**self._options, **extra_create_args},
             )  # fmt: skip
 
         text, tool, usage = "", None, None
@@ -109,7 +108,7 @@ class LocalClient(ChatCompletionClient):
         content: Any = text
         reason: Any = {"length": "length", "tool_calls": "function_calls"}.get(usage.finish_reason, "stop")
         if tool is not None:
-            content = [FunctionCall(id=f"call_{uuid.uuid4().hex}", name=tool, arguments=text)]
+            content = [FunctionCall(id=call_id(), name=tool, arguments=text)]
         return CreateResult(finish_reason=reason, content=content, usage=used, cached=False)
 
     async def close(self) -> None:
@@ -123,7 +122,7 @@ class LocalClient(ChatCompletionClient):
 
     def count_tokens(self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = []) -> int:
         """Exactly how many input tokens a call with these messages and tools costs."""
-        return self._engine.count_tokens(with_instructions(turns(messages), [_spec(tool) for tool in tools]))
+        return self._engine.count_tokens(with_instructions(_turns(messages), [_spec(tool) for tool in tools]))
 
     def remaining_tokens(self, messages: Sequence[LLMMessage], *, tools: Sequence[Tool | ToolSchema] = []) -> int:
         return self._engine.context - self.count_tokens(messages, tools=tools)
@@ -139,32 +138,30 @@ class LocalClient(ChatCompletionClient):
         )  # fmt: skip
 
 
-def turns(messages: Sequence[LLMMessage]) -> list[dict[str, str]]:
-    """AutoGen's messages as turns of text. Raises ConfigError for images."""
-    told: list[dict[str, str]] = []
-    for message in messages:
-        if isinstance(message, SystemMessage):
-            told.append({"role": "system", "content": message.content})
-        elif isinstance(message, AssistantMessage):
-            text = message.content
-            if not isinstance(text, str):
-                text = "\n".join(call_text(call.name, call.arguments) for call in text)
-            told.append({"role": "assistant", "content": text})
-        elif isinstance(message, FunctionExecutionResultMessage):
-            results = "\n".join(result_text(result.content) for result in message.content)
-            told.append({"role": "user", "content": results})
+def _turns(messages: Sequence[LLMMessage]) -> list[dict[str, str]]:
+    """Raises ConfigError for images."""
+    return turns(said for message in messages for said in _said(message))
+
+
+def _said(message: LLMMessage) -> Iterator[Said]:
+    if isinstance(message, SystemMessage):
+        yield Said("system", message.content)
+    elif isinstance(message, AssistantMessage):
+        if isinstance(message.content, str):
+            yield Said("assistant", message.content)
         else:
-            parts = [message.content] if isinstance(message.content, str) else message.content
-            if any(isinstance(part, Image) for part in parts):
-                raise ConfigError("messages", "an image", "text only")
-            told.append({"role": "user", "content": "".join(str(part) for part in parts)})
-    return told
+            yield Said("assistant", "", [(call.name, call.arguments) for call in message.content])
+    elif isinstance(message, FunctionExecutionResultMessage):
+        yield from (Said("user", result.content, result=True) for result in message.content)
+    else:
+        parts = [message.content] if isinstance(message.content, str) else message.content
+        if any(isinstance(part, Image) for part in parts):
+            raise ConfigError("messages", "an image", "text only")
+        yield Said("user", "".join(str(part) for part in parts))
 
 
 def _spec(tool: Tool | ToolSchema) -> ToolSpec:
-    schema: Any = tool.schema if isinstance(tool, Tool) else tool
-    parameters = schema.get("parameters") or {"type": "object", "properties": {}}
-    return ToolSpec(schema["name"], schema.get("description", ""), parameters)
+    return ToolSpec.of(tool.schema if isinstance(tool, Tool) else tool)
 
 
 def _check(options: Mapping[str, Any]) -> None:

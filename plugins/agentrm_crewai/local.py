@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +11,7 @@ from pydantic import Field, PrivateAttr
 from agentrm.adapters import on_thread
 from agentrm.errors import ConfigError
 from agentrm.models import LocalEngine, Program, ToolSpec
-from agentrm.models.tools import call_text, result_text
+from agentrm.models.tools import Said, call_id, turns
 
 __all__ = ["LocalLLM"]
 
@@ -47,7 +45,7 @@ class LocalLLM(BaseLLM):
         if response_model is not None:
             raise ConfigError("response_model", response_model.__name__, "None: give the agent a tool with that schema")
         pieces = self._engine.respond(
-            _turns(messages), [_spec(tool) for tool in tools or ()], max_new_tokens=self.max_new_tokens,
+            _turns(messages), [ToolSpec.of(tool) for tool in tools or ()], max_new_tokens=self.max_new_tokens,
             temperature=self.temperature or 0.0, seed=self.seed, stop=self.stop_sequences, program=self._program,
         )  # fmt: skip
         text, tool, usage = "", None, None
@@ -60,7 +58,7 @@ class LocalLLM(BaseLLM):
             )
         if tool is None:
             return text
-        return [{"id": f"call_{uuid.uuid4().hex}", "type": "function", "function": {"name": tool, "arguments": text}}]
+        return [{"id": call_id(), "type": "function", "function": {"name": tool, "arguments": text}}]
 
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         return await on_thread(lambda: self.call(*args, **kwargs))
@@ -76,26 +74,17 @@ class LocalLLM(BaseLLM):
 
 
 def _turns(messages: str | Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """CrewAI's messages as turns of text."""
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
-    told = []
-    for message in messages:
-        role, said = message["role"], message.get("content") or ""
-        if isinstance(said, list):
-            if any(part.get("type") != "text" for part in said):
-                raise ConfigError("messages", "a part that is no text", "text only")
-            said = "".join(part["text"] for part in said)
-        if calls := message.get("tool_calls"):
-            asked = [call["function"] for call in calls]
-            said = "\n".join([said, *(call_text(one["name"], one["arguments"]) for one in asked)]).strip()
-        if role == "tool":
-            role, said = "user", result_text(said)
-        told.append({"role": role, "content": said})
-    return told
+    return turns(map(_said, messages))
 
 
-def _spec(tool: Mapping[str, Any]) -> ToolSpec:
-    function = tool.get("function", tool)
-    parameters = function.get("parameters") or {"type": "object", "properties": {}}
-    return ToolSpec(function["name"], function.get("description", ""), json.loads(json.dumps(parameters)))
+def _said(message: Mapping[str, Any]) -> Said:
+    text = message.get("content") or ""
+    if isinstance(text, list):
+        if any(part.get("type") != "text" for part in text):
+            raise ConfigError("messages", "a part that is no text", "text only")
+        text = "".join(part["text"] for part in text)
+    asked = [call["function"] for call in message.get("tool_calls") or ()]
+    calls = [(one["name"], one["arguments"]) for one in asked]
+    return Said(message["role"], text, calls, message["role"] == "tool")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, cast
 
@@ -36,7 +34,7 @@ from pydantic import Field, PrivateAttr
 from agentrm.errors import ConfigError
 from agentrm.models import LocalEngine, Piece, Program, ToolSpec, UnsupportedModel, Usage, catalog
 from agentrm.models.streaming import iterate_in_thread
-from agentrm.models.tools import call_text, result_text, with_instructions
+from agentrm.models.tools import Said, call_id, choice_of, turns, with_instructions
 
 _PER_CALL = ("max_tokens", "temperature", "seed", "tools", "tool_choice")
 
@@ -128,7 +126,7 @@ class ChatLocal(BaseChatModel):
         del strict, parallel_tool_calls
         described = [convert_to_openai_tool(tool) for tool in tools]
         names = [_tool_spec(tool).name for tool in described]
-        choice = _tool_choice(tool_choice)
+        choice = choice_of(tool_choice)
         if choice not in ("auto", "any", "none", *names):
             raise ConfigError("tool_choice", tool_choice, ", ".join(("auto", "any", "none", *names)))
         return self.bind(tools=described, tool_choice=choice, **kwargs)
@@ -188,7 +186,7 @@ class ChatLocal(BaseChatModel):
             if key not in _PER_CALL:
                 raise ConfigError(key, options[key], f"only {', '.join(_PER_CALL)} and stop for one call")
         tools = [_tool_spec(tool) for tool in options.get("tools") or ()]
-        choice = _tool_choice(options.get("tool_choice"))
+        choice = choice_of(options.get("tool_choice"))
         if choice == "auto" and self.max_tool_rounds is not None:
             if _rounds_since_user(messages) >= self.max_tool_rounds:
                 choice = "none"
@@ -213,7 +211,7 @@ class ChatLocal(BaseChatModel):
                 call = tool_call_chunk(
                     name=None if opened else piece.tool,
                     args=piece.text,
-                    id=None if opened else f"call_{uuid.uuid4().hex}",
+                    id=None if opened else call_id(),
                     index=0,
                 )
                 opened = True
@@ -235,21 +233,7 @@ class ChatLocal(BaseChatModel):
 
 
 def _tool_spec(tool: dict[str, Any] | type | Callable[..., Any] | BaseTool) -> ToolSpec:
-    function = convert_to_openai_tool(tool)["function"]
-    parameters = function.get("parameters") or {"type": "object", "properties": {}}
-    return ToolSpec(function["name"], function.get("description", ""), parameters)
-
-
-def _tool_choice(asked: str | bool | dict[str, Any] | None) -> str:
-    """The spellings of several providers, brought to auto, any, none or a name."""
-    if asked is None or asked is False:
-        return "auto"
-    if asked is True or asked == "required":
-        return "any"
-    if isinstance(asked, dict):
-        named = asked.get("function", asked)
-        return str(named.get("name", asked.get("type", asked)))
-    return asked
+    return ToolSpec.of(convert_to_openai_tool(tool))
 
 
 def _rounds_since_user(messages: Sequence[BaseMessage]) -> int:
@@ -262,24 +246,15 @@ def _rounds_since_user(messages: Sequence[BaseMessage]) -> int:
 
 
 def _turns(messages: Sequence[BaseMessage]) -> list[dict[str, str]]:
-    """Messages as turns of text. Results of tools stand in the user's turn, several of one step together."""
-    turns: list[dict[str, str]] = []
-    in_results = False
-    for message in messages:
-        is_result = isinstance(message, ToolMessage | FunctionMessage)
-        text = _text(message)
-        if is_result:
-            text = result_text(text)
-        elif isinstance(message, AIMessage):
-            calls = [call_text(call["name"], json.dumps(call["args"])) for call in message.tool_calls]
-            calls += [call_text(call["name"] or "", call["args"] or "") for call in message.invalid_tool_calls]
-            text = "\n".join(part for part in (text, *calls) if part)
-        if is_result and in_results:
-            turns[-1]["content"] += "\n" + text
-        else:
-            turns.append({"role": _role(message), "content": text})
-        in_results = is_result
-    return turns
+    return turns(map(_said, messages))
+
+
+def _said(message: BaseMessage) -> Said:
+    calls: list[tuple[str, Any]] = []
+    if isinstance(message, AIMessage):
+        calls = [(call["name"], call["args"]) for call in message.tool_calls]
+        calls += [(call["name"] or "", call["args"] or "") for call in message.invalid_tool_calls]
+    return Said(_role(message), _text(message), calls, isinstance(message, ToolMessage | FunctionMessage))
 
 
 def _role(message: BaseMessage) -> str:
