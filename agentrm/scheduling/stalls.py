@@ -24,17 +24,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Stall", "Stalls", "excuse", "is_asked", "shown_ns", "silence_ns"]
 
+MOST_STANDS = 8
+BRIEF_NS = 100_000_000
+"""Shorter ones are a loop's ordinary work and not counted."""
+TURNS = 5
+"""So often the loop goes round after its answer: the sockets are read, then the tasks that wait for them go on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stall:
     """The standstills since a lease's heartbeat at `beat_ns`; the next heartbeat makes it void. `stood_ns`: their
     length. `heard_ns`: when we were last known to be awake. `asked_ns`: when the loop was asked, 0 if it has answered.
+    `stands`: how many they were.
     """
 
     beat_ns: int
     stood_ns: int
     heard_ns: int
     asked_ns: int = 0
+    stands: int = 0
 
 
 def _stall(lease: Lease) -> Stall:
@@ -76,16 +84,25 @@ def shown_ns(lease: Lease, since_ns: int, now_ns: int) -> int | None:
 
 
 def excuse(lease: Lease, since_ns: int, now_ns: int) -> None:
-    """The process stood still: that time is not the lease's silence. Where its loop was asked, the answer tells."""
+    """The process stood still: that time is not the lease's silence."""
     stall = _stall(lease)
-    if not stall.asked_ns:
-        _set(lease, stall, stall.stood_ns + max(0, now_ns - max(since_ns, stall.heard_ns)), now_ns)
+    if stall.asked_ns:
+        _stood(lease, stall, now_ns)
+    else:
+        _add(lease, stall, now_ns - max(since_ns, stall.heard_ns), now_ns)
 
 
-def _set(lease: Lease, stall: Stall, stood_ns: int, now_ns: int) -> None:
-    lease._stall = Stall(stall.beat_ns, stood_ns, now_ns)
-    if stood_ns:  # for the fixed limit
-        lease._rm.gate.port.heartbeat(lease.handle, stall.beat_ns + stood_ns)
+def _stood(lease: Lease, stall: Stall, now_ns: int) -> None:
+    """The answer to a question, or what stands for it."""
+    _add(lease, stall, _stood_ns(lease, now_ns) - stall.stood_ns, now_ns)
+
+
+def _add(lease: Lease, stall: Stall, another_ns: int, now_ns: int) -> None:
+    stood, stands = stall.stood_ns, stall.stands
+    if another_ns >= BRIEF_NS and stands < MOST_STANDS:
+        stood, stands = stood + another_ns, stands + 1
+        lease._rm.gate.port.heartbeat(lease.handle, stall.beat_ns + stood)  # for the fixed limit
+    lease._stall = Stall(stall.beat_ns, stood, now_ns, 0, stands)
 
 
 class Stalls:
@@ -115,7 +132,7 @@ class Stalls:
             for lease in leases:
                 stall = _stall(lease)
                 if not stall.asked_ns:
-                    lease._stall = Stall(stall.beat_ns, stall.stood_ns, stall.heard_ns, now_ns)
+                    lease._stall = Stall(stall.beat_ns, stall.stood_ns, stall.heard_ns, now_ns, stall.stands)
             asked = self._asked.setdefault(loop, leases)
             if asked is not leases:
                 asked[:] = leases
@@ -133,9 +150,11 @@ class Stalls:
         now = self._clock.now_ns()
         for lease in leases:
             if is_asked(lease):
-                _set(lease, _stall(lease), _stood_ns(lease, now), now)
-        loop.call_soon(self._read, loop, leases)
+                _stood(lease, _stall(lease), now)
+        self._go_round(loop, leases, TURNS)
 
-    def _read(self, loop: AbstractEventLoop, leases: list[Lease]) -> None:
-        """The sockets have been read; the tasks that wait for them are next."""
-        loop.call_soon(self._judge, leases)
+    def _go_round(self, loop: AbstractEventLoop, leases: list[Lease], turns: int) -> None:
+        if turns:
+            loop.call_soon(self._go_round, loop, leases, turns - 1)
+        else:
+            self._judge(leases)
