@@ -48,8 +48,8 @@ class Dispatcher:
 
     def serve(self, now: float) -> None:
         """Grants whatever can be granted now."""
-        for backend in self._ledger.backends.values():
-            backend.serving()
+        for each in self._ledger.backends.values():
+            each.serving()
         while len(self._ledger.queue):
             window = list(itertools.islice(self._ledger.queue.first(now), _WINDOW))
             blocked: set[str] = set()
