@@ -47,12 +47,13 @@ def call(rm: ResourceManager, spec: CallSpec, fn: Callable[[], T]) -> T:
 
 
 def _call(rm: ResourceManager, spec: CallSpec, fn: Callable[[], T]) -> T:
-    attempts = Attempts(rm, spec)
+    attempts: Attempts | None = None  # made when one failed: most calls need none
     while True:
-        attempt = _Attempt(rm, spec, again=attempts.any_failed)
+        attempt = _Attempt(rm, spec, again=attempts is not None)
         try:
             return attempt.run(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
+            attempts = attempts or Attempts(rm, spec)
             wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
         pause(rm, wait)
 
@@ -69,12 +70,13 @@ async def acall(rm: ResourceManager, spec: CallSpec, fn: Callable[[], Awaitable[
 
 
 async def _acall(rm: ResourceManager, spec: CallSpec, fn: Callable[[], Awaitable[T]]) -> T:
-    attempts = Attempts(rm, spec)
+    attempts: Attempts | None = None  # made when one failed: most calls need none
     while True:
-        attempt = _Attempt(rm, spec, again=attempts.any_failed)
+        attempt = _Attempt(rm, spec, again=attempts is not None)
         try:
             return await attempt.run_async(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
+            attempts = attempts or Attempts(rm, spec)
             wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
         await pause_async(rm, wait, spec)
 
@@ -94,12 +96,13 @@ async def acall_blocking(rm: ResourceManager, spec: CallSpec, fn: Callable[[], T
 
 
 async def _acall_blocking(rm: ResourceManager, spec: CallSpec, fn: Callable[[], T]) -> T:
-    attempts = Attempts(rm, spec)
+    attempts: Attempts | None = None  # made when one failed: most calls need none
     while True:
-        attempt = _Attempt(rm, spec, again=attempts.any_failed)
+        attempt = _Attempt(rm, spec, again=attempts is not None)
         try:
             return await attempt.run_blocking(fn)  # type: ignore[no-any-return]
         except Exception as error:  # noqa: BLE001 - tried again or raised as it is
+            attempts = attempts or Attempts(rm, spec)
             wait = attempts.pause_or_raise(attempt.lease, error, attempt.problem)
         await pause_async(rm, wait, spec)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from agentrm.adapters.spec import CallSpec
 from agentrm.adapters.usage import Meter, Usage
@@ -14,7 +14,6 @@ from agentrm.limits.headers import read_headers
 from agentrm.limits.provider_errors import ProviderError
 
 if TYPE_CHECKING:
-    from agentrm.identity import Priority
     from agentrm.scheduling.lease import Lease
     from agentrm.scheduling.manager import ResourceManager
 
@@ -33,7 +32,7 @@ def new_lease(
     ones."""
     lease = rm.lease(
         agent=spec.agent,
-        priority=cast("Priority | None", spec.priority),  # which the manager looks at
+        priority=spec.priority,  # type: ignore[arg-type]  # the manager looks at it
         tenant=spec.tenant,
         session=spec.session,
         kind=spec.kind,

@@ -36,7 +36,12 @@ class Usage(NamedTuple):  # and no frozen dataclass: every call makes one
     def checked(self) -> Usage:
         """Without what is no count of tokens: a provider's wrong report of the use must not cost the answer."""
         inputs, outputs, cached, estimated, free = self
-        if all(type(count) is int and 0 <= count <= _MOST_TOKENS for count in (inputs, outputs, cached)):
+        if (
+            type(inputs) is type(outputs) is type(cached) is int
+            and 0 <= inputs <= _MOST_TOKENS
+            and 0 <= outputs <= _MOST_TOKENS
+            and 0 <= cached <= _MOST_TOKENS
+        ):
             return self
         return Usage(_count(inputs), _count(outputs), _count(cached), estimated, free)
 

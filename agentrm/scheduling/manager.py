@@ -185,7 +185,9 @@ class ResourceManager:
             if input_tokens is None and max_output_tokens is None:
                 tokens = route.pool.usual_tokens()
             else:
-                tokens = _whole("input_tokens", input_tokens or 0) + _whole("max_output_tokens", max_output_tokens or 0)
+                tokens = _whole("input_tokens", input_tokens or 0)
+                if max_output_tokens:
+                    tokens += _whole("max_output_tokens", max_output_tokens)
         if type(tokens) is not int or not 0 <= tokens <= MOST_TOKENS:
             raise ConfigError("tokens", tokens, f"a whole number from 0 to {MOST_TOKENS}")
         lease = Lease(self, route, parent, tokens)

@@ -45,7 +45,10 @@ def chunk_size(chunk: Any) -> int:
 def input_size(messages: Iterable[Any], tools: Iterable[Any]) -> int:
     """Tokens of what will be sent. A tool that is no schema yet is taken by name and description: to work out its
     schema takes longer than the rest of the call."""
-    total = sum(_PER_MESSAGE + _content(message.content) for message in messages)
+    total = 0
+    for message in messages:
+        content = message.content
+        total += _PER_MESSAGE + (estimate_text(content) if isinstance(content, str) else _content(content))
     for tool in tools:
         total += estimate_tokens(tool if isinstance(tool, Mapping) else (tool.name, tool.description))
     return max(1, total)

@@ -117,11 +117,11 @@ def response_headers(result: Any) -> Mapping[str, Any] | None:
         getattr(part, "generation_info", None),
         getattr(getattr(part, "message", None), "response_metadata", None),
     ):
-        if holder and isinstance(found := holder.get("headers"), Mapping):
+        if holder and (found := holder.get("headers")) and isinstance(found, Mapping):
             return found
     output = getattr(result, "llm_output", None)
     found = output.get("headers") if output else None
-    return found if isinstance(found, Mapping) else None
+    return found if found and isinstance(found, Mapping) else None
 
 
 def ends_message(chunk: Any) -> bool:

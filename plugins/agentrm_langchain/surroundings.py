@@ -15,8 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.runnables.config import var_child_runnable_config
 
@@ -30,8 +29,7 @@ __all__ = ["NOWHERE", "Surroundings", "here", "seen", "within"]
 _RUNTIME_KEY = "__pregel_runtime"
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(NamedTuple):  # and no frozen dataclass, which takes longer to make, for each call
     """What a layer further out saw and the call itself can't look up: the config of a bare
     `model.invoke(..., config)`, the runtime of middleware on Python 3.10, where LangGraph sets no context
     variable in tasks."""
@@ -71,11 +69,13 @@ def here(arguments: Identity, handed: Surroundings = NOWHERE) -> tuple[Identity,
     config, ambient = outer.config, var_child_runnable_config.get()
     of_ambient = _runtime_of(ambient)
     runtime = outer.runtime or _runtime_of(config) or of_ambient
-    said = NOBODY if runtime is None else read_identity(getattr(runtime, "context", None), plain=True)
+    context = None if runtime is None else getattr(runtime, "context", None)
+    said = NOBODY if context is None else read_identity(context, plain=True)
     for source in (config, ambient):
         if source:
             for part in ("configurable", "metadata"):
-                said = first_answers(said, read_identity(source.get(part), plain=False))
+                if (found := read_identity(source.get(part), plain=False)) is not NOBODY:
+                    said = first_answers(said, found)
     if said.priority == "interactive" and current_lease() is not None:
         said = said._replace(priority=None)  # inherited from the outer agent, which is whom the person waits for
     who = first_answers(arguments, said, current_identity())
