@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["admit", "charge", "fail", "new_lease", "observe", "progress", "settle"]
 
+_MOST_OUTPUT = 1_000_000_000
+"""No reply is longer: a limit beyond says that there is none."""
+
 
 def new_lease(
     rm: ResourceManager,
@@ -30,6 +33,9 @@ def new_lease(
 ) -> Lease:
     """The lease for one attempt, not yet asked for. A call that is tried `again` keeps its place before new
     ones."""
+    limit = spec.max_output_tokens
+    if limit is not None and limit > _MOST_OUTPUT:
+        limit = None
     lease = rm.lease(
         agent=spec.agent,
         priority=spec.priority,  # type: ignore[arg-type]  # the manager looks at it
@@ -40,7 +46,7 @@ def new_lease(
         model=spec.model,
         tool=spec.tool,
         input_tokens=spec.input_tokens,
-        max_output_tokens=spec.max_output_tokens,
+        max_output_tokens=limit,
         wait_max=spec.wait_max,
         idle_s=spec.idle_s,
         run_s=spec.run_s,

@@ -5,6 +5,7 @@ are off inside, the gate retries. What a call used is read where the LLM's class
 
 from __future__ import annotations
 
+import math
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -151,7 +152,7 @@ def _spec(gate: Gate, llm: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *
     given = _given(args, kwargs)
     cls: Any = type(llm)
     said = (getattr(llm, name, None) for name in _limits(cls))
-    limits = [int(limit) for limit in said if isinstance(limit, (int, float)) and limit > 0]
+    limits = [int(limit) for limit in said if isinstance(limit, (int, float)) and 0 < limit < math.inf]
     return spec_of(
         gate,
         getattr(given.get("from_agent"), "role", None),

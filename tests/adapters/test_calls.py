@@ -153,6 +153,13 @@ def test_two_managers_are_two_gates() -> None:
     assert [rm.statistics().pools["default"].granted for rm in (one, two)] == [1, 1]
 
 
+@pytest.mark.parametrize("way", ["call", "stream"])
+def test_a_limit_that_no_reply_reaches_counts_as_none(way: str) -> None:
+    rm = manager(pools={"default": {"lanes": 1, "limits": [{"tokens": 1000, "per": 60}]}})
+    spec = SPEC._replace(max_output_tokens=10**30)
+    assert (call(rm, spec, lambda: "x") if way == "call" else next(stream(rm, spec, lambda: iter("x")))) == "x"
+
+
 @pytest.mark.parametrize("inner", ["the same call", "another call"])
 def test_managers_within_each_other_do_not_wait_for_themselves(inner: str) -> None:
     """A gated client that is gated for a second manager, and that for the first one again."""

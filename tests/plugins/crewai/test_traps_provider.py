@@ -234,3 +234,12 @@ def test_a_limit_of_no_tokens_counts_as_none(said: int) -> None:
     with StubProvider() as provider:
         rm.attach(openai(provider, max_tokens=said)).call("hello")
         assert granted(rm) == provider.statistics().arrived == 1
+
+
+@pytest.mark.parametrize("said", [float("inf"), float("nan"), 1e300, 10**30])
+def test_a_limit_that_no_reply_reaches_counts_as_none(said: float) -> None:
+    class Own(StubLLM):
+        max_tokens: Any = None
+
+    rm = manager(pools={"default": {"limits": [{"tokens": 1000, "per": 60}]}})
+    assert rm.attach(Own(source=Provider(), max_tokens=said)).call("hello") == "one two three"
