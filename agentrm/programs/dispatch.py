@@ -15,6 +15,7 @@ from agentrm.programs.waiting import NEWCOMER, TURN
 __all__ = ["Dispatcher"]
 
 _WINDOW = 16
+_LARGE = 1 / 16
 
 
 class Dispatcher:
@@ -89,8 +90,13 @@ class Dispatcher:
         return max((b.warm(ticket.program, ticket.expected_tokens) for b in up), default=0)
 
     def _owed(self, ticket: Ticket, now: float) -> bool:
+        """Whether room is kept for it: it gathers slowly for a large one and stands empty meanwhile, so whoever needs
+        more than `_LARGE` of a backend may be passed oftener, in proportion."""
         late = now - ticket.arrived > self._settings.patience_s
-        return late or ticket._kind == TURN or ticket.passes >= self._settings.passes
+        if late or ticket._kind == TURN:
+            return True
+        most = max((b.capacity for b in self._ledger.backends.values() if b.up), default=1)
+        return ticket.passes >= self._settings.passes * max(1.0, ticket.expected_tokens / (_LARGE * most))
 
     def _reserve(self, ticket: Ticket, blocked: set[str]) -> None:
         """Nobody behind it may take new room on the backend where it will fit soonest."""

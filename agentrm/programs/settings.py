@@ -39,7 +39,9 @@ class ProgramSettings:
     ageing_s: float = 600.0
     """Background work that has waited for longer is served with the subagents."""
     passes: int = 8
-    """How many later turns may be granted before one that lacks room; then room is reserved for it."""
+    """How many later turns may be granted before one that lacks room; then room is reserved for it. In proportion more
+    before one that needs more than a sixteenth of the largest backend: its room gathers slowly and stands empty
+    meanwhile."""
     ageing_tokens: int = 1000
     """A newcomer goes before those with more of their prompt in the cache, up to this many tokens more for each turn
     that was granted before it. 0: the most cached first whatever it costs the others, without any bound."""

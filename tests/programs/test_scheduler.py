@@ -236,6 +236,18 @@ def test_a_program_that_was_never_held_back_makes_room_for_one_that_was_for_long
     assert [pause.program.id for pause in s.take().paused] == ["resident"]
 
 
+@pytest.mark.parametrize(("tokens", "passed"), [(1_000, 3), (2_000, 3), (8_000, 12)])
+def test_the_more_of_a_backend_one_needs_the_more_may_pass_before_room_is_kept_for_it(tokens: int, passed: int) -> None:
+    s = scheduler(32_000, admit=1.0, passes=3)
+    assert s.request("runs", 32_000 - tokens + 500, 0.0, max_output_tokens=0).state == "granted"
+    assert s.request("waits", tokens, 0.0, max_output_tokens=0).state == "waiting"
+    granted = 0
+    while turn(s, f"small{granted}", 100, 0.0).state == "done":
+        s.end(f"small{granted}", 0.0)
+        granted += 1
+    assert granted == passed
+
+
 def test_the_longest_idle_of_too_many_programs_is_forgotten_at_once() -> None:
     s = scheduler(1_000_000, max_idle=3)
     for i in range(5):
