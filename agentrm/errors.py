@@ -53,14 +53,28 @@ class ConfigError(AgentRMError, ValueError):
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
         self.key, self.value, self.allowed = key, value, allowed
-        super().__init__(f"{key}: {value!r} is not allowed; allowed: {allowed}")
+        super().__init__(f"{_cut(key)}: {shown(value)} is not allowed; allowed: {allowed}")
 
     @classmethod
     def missing(cls, key: str, needed: str) -> ConfigError:
         """For what has to be said and was not."""
         error = cls(key, None, needed)
-        error.args = (f"{key} is missing; needed: {needed}",)
+        error.args = (f"{_cut(key)} is missing; needed: {needed}",)
         return error
+
+
+def _cut(text: str) -> str:
+    """At most about 200 characters that can be written anywhere."""
+    text = text if len(text) <= 200 else f"{text[:150]}...{text[-40:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def shown(value: object) -> str:
+    """A value in an error's text, whatever it is: its repr, cut where that is long."""
+    try:
+        return _cut(repr(value))
+    except Exception as error:  # noqa: BLE001 - whatever a `repr` of the user's raises
+        return f"a {type(value).__name__} (its repr failed: {type(error).__name__})"
 
 
 class KernelError(AgentRMError):

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal
 from urllib.parse import urlsplit
 
-from agentrm.config.readers import choice, flag, listed, named, number, text, whole
+from agentrm.config.readers import choice, flag, listed, named, seconds, text, whole
 from agentrm.config.schema import Section, key, section
 from agentrm.config.sections import MOST_LANES, PATTERN
 from agentrm.errors import ConfigError
@@ -117,20 +117,20 @@ class Gateway(Section):
     max_queued: int = key(
         whole(1, 1_000_000), 1_000, "Calls that may wait for room on the engines; one more is refused with 429."
     )
-    queue_s: float = key(number(), 300.0, "Seconds that a call may wait there.")
+    queue_s: float = key(seconds(), 300.0, "Seconds that a call may wait there.")
     down_s: float = key(
-        number(), 10.0, "Seconds that calls wait while none of their engines is up; then they are answered 503."
+        seconds(), 10.0, "Seconds that calls wait while none of their engines is up; then they are answered 503."
     )
     max_connections: int = key(
         whole(1, 1_000_000), 10_000, "Connections of clients at once; one more is answered 503. Mind `ulimit -n`."
     )
-    head_s: float = key(number(), 30.0, "Seconds for a TLS handshake, and for the whole head of a request.")
-    unread_s: float = key(number(), 120.0, "Seconds that a client may take nothing of an answer that waits for it.")
-    connect_s: float = key(number(), 5.0, "Seconds within which an engine must accept a connection.")
-    poll_s: float = key(number(), 2.0, "Seconds between two looks at the engines.")
-    poll_limit_s: float = key(number(), 1.0, "Seconds within which an engine must say how it is.")
-    idle_s: float = key(number(), 1_800.0, "Seconds after which a program of which nothing is heard is ended.")
-    drain_s: float = key(number(zero=True), 30.0, "Seconds that running calls are given when the gateway stops.")
+    head_s: float = key(seconds(), 30.0, "Seconds for a TLS handshake, and for the whole head of a request.")
+    unread_s: float = key(seconds(), 120.0, "Seconds that a client may take nothing of an answer that waits for it.")
+    connect_s: float = key(seconds(), 5.0, "Seconds within which an engine must accept a connection.")
+    poll_s: float = key(seconds(), 2.0, "Seconds between two looks at the engines.")
+    poll_limit_s: float = key(seconds(), 1.0, "Seconds within which an engine must say how it is.")
+    idle_s: float = key(seconds(), 1_800.0, "Seconds after which a program of which nothing is heard is ended.")
+    drain_s: float = key(seconds(zero=True), 30.0, "Seconds that running calls are given when the gateway stops.")
 
     def check(self, key: str) -> None:
         if not self.keys and not _is_loopback(self.host):

@@ -24,6 +24,9 @@ arithmetic."""
 LONGEST = 10**9
 """The longest time, in seconds (31 years): it fits the kernel's clock, in nanoseconds, nine times over."""
 
+SHORTEST = 0.001
+"""The shortest time, in seconds: well above the kernel's microsecond, below which a limit would be none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reader(Generic[T]):
@@ -46,9 +49,14 @@ def whole(least: int = 1, most: int = LARGEST) -> Reader[int]:
     return Reader(allowed, read)
 
 
-def number(most: float = LONGEST, *, infinite: bool = False, zero: bool = False) -> Reader[float]:
-    """A number above zero and at most `most`; with `infinite` also infinity, with `zero` also zero."""
-    allowed = "a number from 0" if zero else "a number above 0"
+def number(
+    most: float = LONGEST, *, least: float | None = None, infinite: bool = False, zero: bool = False
+) -> Reader[float]:
+    """A number above zero, or of at least `least`, and at most `most`; with `infinite` also infinity, with `zero` also
+    zero."""
+    allowed = "a number above 0" if least is None else f"a number of at least {least:g}"
+    if zero:
+        allowed = "a number from 0" if least is None else f"0, or {allowed}"
     if most != LONGEST:
         allowed += f" and at most {most:g}"
     if infinite:
@@ -58,11 +66,16 @@ def number(most: float = LONGEST, *, infinite: bool = False, zero: bool = False)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if infinite and value == math.inf:
                 return math.inf
-            if 0 < value <= most or (zero and value == 0):
+            if (0 < value <= most and (least is None or value >= least)) or (zero and value == 0):
                 return float(value)
         raise ConfigError(key, value, allowed + _unquoted(value))
 
     return Reader(allowed, read)
+
+
+def seconds(*, infinite: bool = False, zero: bool = False) -> Reader[float]:
+    """A time in seconds."""
+    return number(least=SHORTEST, infinite=infinite, zero=zero)
 
 
 def text(example: str = "", accept: Callable[[str], bool] | None = None) -> Reader[str]:

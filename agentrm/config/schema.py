@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, field, fields
 from typing import Any, NamedTuple, TypeVar
 
 from agentrm.config.readers import Reader, did_you_mean
-from agentrm.errors import ConfigError
+from agentrm.errors import ConfigError, shown
 
 S = TypeVar("S", bound="Section")
 
@@ -106,7 +106,8 @@ def _walk(path: str, value: object, is_default: bool) -> Iterator[Setting]:
 
 
 def _join(path: str, name: object) -> str:
-    return f"{path}.{name}" if path else str(name)
+    name = name if isinstance(name, str) else shown(name)
+    return f"{path}.{name}" if path else name
 
 
 def _field(kind: type[Section], name: str) -> Field[Any]:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from agentrm.config.readers import Reader, choice, did_you_mean, either, listed, number, text, whole
+from agentrm.config.readers import Reader, choice, did_you_mean, either, listed, number, seconds, text, whole
 from agentrm.config.schema import Section, key, section
 from agentrm.errors import ConfigError
 
@@ -39,7 +39,7 @@ class Limit(Section):
     tokens: int | None = key(whole(), None, "Tokens per window, input and output together.")
     memory: int | None = key(whole(), None, "Bytes in use at any one time, by all running calls together.")
     per: float | None = key(
-        number(),
+        seconds(),
         None,
         "The window in seconds. Needed with `requests` and `tokens`, not allowed with `memory`.",
     )
@@ -174,7 +174,7 @@ class Tenant(Section):
     """A tenant's share. Tenants that wait for the same pool get it in the ratio of their weights."""
 
     weight: float = key(
-        number(1_000_000),
+        number(1_000_000, least=0.01),
         1.0,
         "The share relative to other tenants. Tenants that are not listed have the weight of the one named "
         "`default`, else 1 or the lowest weight listed, whichever is less.",
@@ -209,17 +209,17 @@ class Scheduling(Section):
         "what is waiting.",
     )
     quanta_s: tuple[float, ...] = key(
-        listed(number(infinite=True), LEVELS),
+        listed(seconds(infinite=True), LEVELS),
         (10.0, 30.0, math.inf),
         "Lane time in seconds that an agent may use at each level before it moves down one.",
     )
     quanta_tokens: tuple[float, ...] = key(
-        listed(number(10**15, infinite=True), LEVELS),
+        listed(number(10**15, least=1, infinite=True), LEVELS),
         (8_000.0, 32_000.0, math.inf),
         "Tokens that an agent may use at each level before it moves down one.",
     )
     boost_s: float = key(
-        number(), 60.0, "Seconds after which all agents are back at the level where they enter."
+        seconds(), 60.0, "Seconds after which all agents are back at the level where they enter."
     )
 
 
@@ -229,7 +229,7 @@ class Backfill(Section):
     it."""
 
     passes: int = key(whole(0, 1_000_000), 16, "How many calls may pass it; 0: none, the order is strict.")
-    max_s: float = key(number(), 2.0, "For how many seconds it may be passed.")
+    max_s: float = key(seconds(), 2.0, "For how many seconds it may be passed.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class Waiting(Section):
     """Bounds of the queue. They are apart from the limits of running calls, and have errors of their own."""
 
     max_s: float | None = key(
-        number(), None, "Seconds that a call may wait before `QueueTimeout`; null: as long as it takes."
+        seconds(), None, "Seconds that a call may wait before `QueueTimeout`; null: as long as it takes."
     )
     max_queued: int = key(
         whole(1, 10_000_000), 10_000, "Calls that may wait in one pool; one more is refused with `QueueFull`."
@@ -250,13 +250,13 @@ class Reaper(Section):
     """When a running call is taken to hang, and what happens then."""
 
     idle_s: float | Literal["auto"] = key(
-        either("auto", number()),
+        either("auto", seconds()),
         "auto",
         "Seconds without a chunk or heartbeat before `IdleTimeout`; `auto`: from what is usual for the "
         "model and size.",
     )
-    run_s: float = key(number(), 600.0, "Seconds that a call may run before `RunTimeout`.")
-    sweep_s: float = key(number(), 1.0, "Seconds between two looks at what is overdue.")
+    run_s: float = key(seconds(), 600.0, "Seconds that a call may run before `RunTimeout`.")
+    sweep_s: float = key(seconds(), 1.0, "Seconds between two looks at what is overdue.")
     recover: int = key(
         whole(0, 100),
         1,
@@ -283,9 +283,9 @@ class Budget(Section):
     usd: float | None = key(number(10**12), None, "Money in US dollars, by `prices`.")
     calls: int | None = key(whole(), None, "Calls of every kind.")
     wall_s: float | None = key(
-        number(), None, "Seconds that calls ran, all together; a call within another one counts once."
+        seconds(), None, "Seconds that calls ran, all together; a call within another one counts once."
     )
-    per: float | None = key(number(), None, "Seconds after which it starts anew; null: never.")
+    per: float | None = key(seconds(), None, "Seconds after which it starts anew; null: never.")
     pace: int | None = key(
         whole(), None, "Tokens per minute. Calls beyond it are delayed in the order of arrival, not refused."
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from agentrm.config.readers import Reader, either, flag, listed, named, number, text, whole
+from agentrm.config.readers import Reader, either, flag, listed, named, seconds, text, whole
 from agentrm.config.schema import Section, key, section
 from agentrm.config.sections import MOST_LANES
 from agentrm.errors import ConfigError
@@ -87,7 +87,7 @@ class Kind(Section):
         text("the name of a provider"), "local", "Who makes it: `local`, `docker`, or one that is installed."
     )
     setup: tuple[str, ...] = key(COMMAND, (), "A command that prepares it, run in it once.")
-    setup_s: float = key(number(), 600.0, "Seconds that making and preparing it may take.")
+    setup_s: float = key(seconds(), 600.0, "Seconds that making and preparing it may take.")
     server: tuple[str, ...] = key(COMMAND, (), "A command that is kept running in it, such as a tool server.")
     health: tuple[str, ...] = key(
         COMMAND, (), "A command whose exit status says whether it is fit for use, beside that its parts must be there."
@@ -113,9 +113,9 @@ class Environments(Section):
     )
     preparing: int = key(whole(1, MOST_LANES), 2, "Environments that may be in preparation at once.")
     remove_s: float = key(
-        number(), 60.0, "Seconds that a program's end waits for an environment to be removed; it goes on behind."
+        seconds(), 60.0, "Seconds that a program's end waits for an environment to be removed; it goes on behind."
     )
     grace_s: float = key(
-        number(zero=True), 2.0, "Seconds between the polite signal to a process and the one that ends it."
+        seconds(zero=True), 2.0, "Seconds between the polite signal to a process and the one that ends it."
     )
     kinds: Mapping[str, Kind] = key(named(section(Kind)), lambda: MappingProxyType({}), "The kinds, by name.")

@@ -12,7 +12,7 @@ import pytest
 from agentrm.config import load, parse
 from agentrm.config.reference import PLACES
 from agentrm.config.sections import Limit, Pool
-from agentrm.errors import AgentRMError, ConfigError
+from agentrm.errors import AgentRMError, ConfigError, shown
 
 
 def refusal(source: dict[str, Any]) -> ConfigError:
@@ -20,7 +20,7 @@ def refusal(source: dict[str, Any]) -> ConfigError:
         load(source)
     error = caught.value
     assert error.key in str(error)
-    assert repr(error.value) in str(error) or f"{error.key} is missing" in str(error)
+    assert shown(error.value) in str(error) or f"{error.key} is missing" in str(error)
     assert error.allowed and error.allowed in str(error)
     return error
 
@@ -224,9 +224,7 @@ def test_a_limit_that_makes_no_sense_is_refused(limit: object, key: str) -> None
 
 def test_no_call_is_held_to_more_limits_than_the_kernel_takes_at_once() -> None:
     limits = [{"requests": n, "per": n} for n in range(1, 5)]
-    error = refusal(
-        {"accounts": {"a": {"limits": limits}}, "pools": {"gpt": {"account": "a", "limits": limits}}}
-    )
+    error = refusal({"accounts": {"a": {"limits": limits}}, "pools": {"gpt": {"account": "a", "limits": limits}}})
     assert error.key == "pools.gpt.limits"
 
 
@@ -282,6 +280,38 @@ def test_a_number_that_yaml_reads_as_text_is_explained() -> None:
         parse("reaper: {run_s: 1e6}")
 
 
+class Unreadable:
+    def __repr__(self) -> str:
+        raise RuntimeError("not to be read")
+
+
+@pytest.mark.parametrize("odd", ["a" * 10**6, 10**5000, [1] * 10**5, Unreadable()], ids=["text", "int", "list", "repr"])
+@pytest.mark.parametrize("path", [*NUMBERS, "pools/gpt/account", "pools/gpt/models", "reaper", "pools"])
+def test_a_refusal_stays_short_whatever_it_refuses(path: str, odd: object) -> None:
+    error = refusal(at(path, odd))
+    assert len(str(error)) < 800
+
+
+@pytest.mark.parametrize("name", ["a" * 10**6, "\ud800", Unreadable()], ids=["long", "surrogate", "repr"])
+@pytest.mark.parametrize("section", ["reaper", "context", "prices", "conflict_groups"])
+def test_nor_does_the_name_of_a_key_make_it_long_or_unprintable(section: str, name: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load({section: {name: {}}})
+    assert len(str(caught.value).encode()) < 800 and section in str(caught.value)
+
+
+@pytest.mark.parametrize("path", [path for path in POSITIVE_NUMBERS if path.endswith("_s")])
+def test_a_time_is_not_so_short_that_the_kernel_would_take_it_for_none(path: str) -> None:
+    assert refusal(at(path, 1e-9)).value == 1e-9
+    load(at(path, 0.001))
+
+
+def test_nor_is_a_weight_or_a_quantum() -> None:
+    assert refusal(at("tenants/a/weight", 0.0004)).value == 0.0004
+    assert refusal(at("scheduling/quanta_tokens", [0.5, 1, 2])).value == 0.5
+    assert refusal(at("scheduling/quanta_s", [1e-7, 1, 2])).value == 1e-7
+
+
 def test_a_refusal_is_a_value_error_too() -> None:
     assert issubclass(ConfigError, ValueError) and issubclass(ConfigError, AgentRMError)
 
@@ -319,9 +349,7 @@ def test_whatever_stands_anywhere_is_read_or_refused_but_never_fails_otherwise(r
 
     outcomes = {"read": 0, "refused": 0}
     for _ in range(3000):
-        source = {
-            rng.choice(["pools", "accounts", "reaper", "waiting", "scheduling", "budgets"]): anything(5)
-        }
+        source = {rng.choice(["pools", "accounts", "reaper", "waiting", "scheduling", "budgets"]): anything(5)}
         try:
             load(source)
             outcomes["read"] += 1
