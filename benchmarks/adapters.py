@@ -270,6 +270,7 @@ more. Leases: the model and tool calls in one such call, as the manager counted 
 beside an agent whose middleware has the same hooks and does nothing. Import: the plugin's own modules without what
 they import, from their bytecode, best of several processes; bar 20 ms. The figures below were taken with real-time
 priority (`chrt -f 5 python -m benchmarks.adapters --only NAME`) beside other work, which fills the caches.
+Where the rounds differ by more than what is added (`crew.akickoff`), the difference is lost in their noise.
 """
 TABLE = """| call | leases | bare | gate adds | bar | |
 |---|---:|---:|---:|---:|---|
