@@ -20,6 +20,7 @@ from agentrm.models.errors import (
     UnknownModel,
     UnsupportedModel,
     UnsupportedSchema,
+    WaitsForItself,
 )
 from agentrm.models.generation import Piece, Usage
 from agentrm.models.generations import Answer, BeamSearch, Generation
@@ -60,4 +61,5 @@ __all__ = [
     "UnsupportedModel",
     "UnsupportedSchema",
     "Usage",
+    "WaitsForItself",
 ]

@@ -101,6 +101,16 @@ class EngineClosed(ModelError):
         super().__init__("the engine is closed; load the model again to go on")
 
 
+class WaitsForItself(ModelError):
+    """The engine was asked, by a function that it calls between two tokens, for what it computes only afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "`cancelled` is called in the engine's own thread, which cannot wait there for what it has to compute; "
+            "let it say only whether to stop, and use the engine from another thread"
+        )
+
+
 class ProgramBusy(ModelError):
     """A program was asked for a second turn while its first one runs."""
 

@@ -67,6 +67,7 @@ class _Running(ABC, Generic[M]):
     def _leave(self, *, wait: bool) -> None:
         if not self._started:  # the loop has never heard of it
             self._call.ended = True
+            self._came.put(None)
         elif not self._ended and not self._loop.closed:
             self._loop.end(self._call, wait=wait)
         self._started = self._ended = True
@@ -96,13 +97,16 @@ class Generation(_Running[Piece], Iterator[Piece]):
         self._begin()
         if self._ended:
             raise StopIteration
-        piece = self._came.get()
-        if isinstance(piece, Piece):
-            self._ended = piece.usage is not None
+        piece = self._loop.thread.wait(self._came)
+        if isinstance(piece, Piece) and piece.usage is None:
             return piece
         self._ended = True
-        assert isinstance(piece, BaseException)
-        raise piece
+        self._came.put(None)  # another thread may wait for the next piece
+        if piece is None:
+            raise StopIteration
+        if isinstance(piece, BaseException):
+            raise piece
+        return piece
 
     def _describe(self) -> tuple[str, int, dict[str, Any], Any]:
         work = self._call.work
@@ -136,7 +140,8 @@ class BeamSearch(_Running[list[Beam]]):
         """The best answers, best first. Waits for them. Raises GenerationCancelled."""
         self._begin()
         if self._result is None:
-            found = self._came.get()
+            found = self._loop.thread.wait(self._came)
+            self._came.put(found)  # another thread may ask, or this one again
             self._ended = True
             if found is None:
                 raise GenerationCancelled("the search was cancelled by its caller; nothing is left running")

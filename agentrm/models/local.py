@@ -69,10 +69,10 @@ class LocalEngine:
         pool: str = "local",
     ) -> None:
         for key, value in (("memory", memory), ("lanes", lanes), ("slice_tokens", slice_tokens)):
-            if value is not None and value < 1:
-                raise ConfigError(key, value, "at least 1")
-        if swap_bytes is not None and swap_bytes < 0:
-            raise ConfigError("swap_bytes", swap_bytes, "at least 0")
+            if value is not None and (type(value) is not int or value < 1):
+                raise ConfigError(key, value, "a whole number, at least 1")
+        if swap_bytes is not None and (type(swap_bytes) is not int or swap_bytes < 0):
+            raise ConfigError("swap_bytes", swap_bytes, "a whole number, at least 0")
         if swap not in (None, "disk", "memory", "none"):
             raise ConfigError("swap", swap, "disk, memory or none")
         self._loaded = loaded[0]
@@ -118,8 +118,8 @@ class LocalEngine:
 
         Raises ModelError and its subclasses, ConfigError.
         """
-        if threads is not None and threads < 1:
-            raise ConfigError("threads", threads, "at least 1")
+        if threads is not None and (type(threads) is not int or threads < 1):
+            raise ConfigError("threads", threads, "a whole number, at least 1")
         devices = [device] if isinstance(device, str) else list(device)
         if not devices:
             raise ConfigError("device", device, "at least one")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeAlias
@@ -19,6 +19,8 @@ from agentrm.models.errors import UnsupportedSchema
 INTEGER_DIGITS, FRACTION_DIGITS = 15, 6
 MAX_DEPTH = 128  # of a place in a schema, in steps of its path
 MAX_ITEMS = 8  # of an array whose schema sets no maximum
+MAX_PLACES = 10_000  # of a schema, references followed
+MAX_SIZE = 1 << 17  # of what has to be written in any case, in characters
 
 # Say nothing about which values are valid, or nothing that a written value could violate.
 _ANNOTATIONS = {
@@ -35,6 +37,36 @@ _KEYWORDS = {
     "array": {"items", "minItems", "maxItems"},
     "object": {"properties", "required"},
 }
+
+
+def _whole(value: object) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _finite(value: object) -> bool:
+    return type(value) is int or (type(value) is float and math.isfinite(value))
+
+
+def _list(value: object) -> bool:
+    return isinstance(value, list | tuple)
+
+
+def _texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+def _object(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+
+
+_SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
+    "$ref": (lambda value: isinstance(value, str), "a text"), "properties": (_object, "an object"),
+    "required": (_texts, "a list of texts"),
+    "type": (lambda value: isinstance(value, str) or (_texts(value) and bool(value)), "a text or a list of texts"),
+    **dict.fromkeys(("enum", "anyOf", "oneOf", "allOf"), (_list, "a list")),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (_whole, "a whole number, at least 0")),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), (_finite, "a finite number")),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +140,31 @@ Node: TypeAlias = "Literals | Text | Number | Items | Fields | Either"
 
 def compile_schema(schema: Mapping[str, Any]) -> Node:
     """The tree of a schema. Raises UnsupportedSchema, which names the place, for what cannot be promised."""
-    return _node(schema, schema, "#", ())
+    node = _node(schema, _Root(schema), "#", ())
+    if _least(node) > MAX_SIZE:
+        raise UnsupportedSchema("#", "values that long", f"some value of at most {MAX_SIZE:,} characters")
+    return node
+
+
+@dataclass(slots=True)
+class _Root:
+    """What references refer to, and how many places were looked at."""
+
+    schema: Mapping[str, Any]
+    places: int = 0
+
+
+def _least(node: Node) -> int:
+    """The size of `shortest`, which is not written for it."""
+    if isinstance(node, Text):
+        return node.shortest + 2
+    if isinstance(node, Items):
+        return 2 + node.fewest * (_least(node.item) + 2)
+    if isinstance(node, Fields):
+        return 2 + sum(len(f.name) + 6 + _least(f.node) for f in node.fields if f.required)
+    if isinstance(node, Either):
+        return min(map(_least, node.branches))
+    return len(shortest(node))
 
 
 def shortest(node: Node) -> str:
@@ -129,13 +185,19 @@ def shortest(node: Node) -> str:
     return min((shortest(branch) for branch in node.branches), key=len)
 
 
-def _node(schema: Any, root: Mapping[str, Any], where: str, refs: tuple[str, ...]) -> Node:
+def _node(schema: Any, root: _Root, where: str, refs: tuple[str, ...]) -> Node:
     if where.count("/") > MAX_DEPTH:
         raise UnsupportedSchema(where[:80] + "...", "a schema that deep", f"places of at most {MAX_DEPTH} steps")
+    root.places += 1
+    if root.places > MAX_PLACES:
+        raise UnsupportedSchema(where[:80], "a schema that large", f"{MAX_PLACES:,} places, references followed")
     if schema is True:
         return Text()
     if not isinstance(schema, Mapping):
         raise UnsupportedSchema(where, schema, "an object")
+    for keyword, (fits, expected) in _SHAPES.items():
+        if keyword in schema and not fits(schema[keyword]):
+            raise UnsupportedSchema(f"{where}/{keyword}", schema[keyword], expected)
     if "$ref" in schema:
         _only(schema, {"$ref"}, where)
         return _referenced(schema["$ref"], root, where, refs)
@@ -162,7 +224,7 @@ def _node(schema: Any, root: Mapping[str, Any], where: str, refs: tuple[str, ...
     return _typed(kind, schema, root, where, refs)
 
 
-def _typed(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], where: str, refs: tuple[str, ...]) -> Node:
+def _typed(kind: str, schema: Mapping[str, Any], root: _Root, where: str, refs: tuple[str, ...]) -> Node:
     if kind == "string":
         low, high = schema.get("minLength", 0), schema.get("maxLength")
         if high is not None and high < low:
@@ -176,8 +238,10 @@ def _typed(kind: str, schema: Mapping[str, Any], root: Mapping[str, Any], where:
         return Literals(("null",))
     if kind == "array":
         low = schema.get("minItems", 0)
+        if schema.get("maxItems", low) < low:
+            raise UnsupportedSchema(where, f"{low} to {schema['maxItems']} items", "a range with arrays in it")
         item = _node(schema.get("items", True), root, f"{where}/items", refs)
-        return Items(item, low, max(low, schema.get("maxItems", max(low, MAX_ITEMS))))
+        return Items(item, low, schema.get("maxItems", max(low, MAX_ITEMS)))
     if kind == "object":
         required = set(schema.get("required", ()))
         properties = schema.get("properties", {})
@@ -208,10 +272,10 @@ def _number(scale: int, schema: Mapping[str, Any], where: str) -> Number:
     return Number(scale, low, high)
 
 
-def _referenced(ref: str, root: Mapping[str, Any], where: str, refs: tuple[str, ...]) -> Node:
+def _referenced(ref: str, root: _Root, where: str, refs: tuple[str, ...]) -> Node:
     if ref in refs:
         raise UnsupportedSchema(where, f"{ref} inside itself", "schemas of finite depth")
-    target: Any = root
+    target: Any = root.schema
     if not ref.startswith("#/"):
         raise UnsupportedSchema(where, ref, "references inside the schema (#/...)")
     for part in ref[2:].split("/"):

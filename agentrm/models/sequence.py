@@ -81,7 +81,7 @@ class TokenSequence:
         came: queue.SimpleQueue[Piece | BaseException] = queue.SimpleQueue()
         self._loop.go_on(self.call, list(self._tokens), lambda: TextWork(self.call.chain, stream, sampler, came.put))
         while True:
-            piece = came.get()
+            piece = self._loop.thread.wait(came)
             if isinstance(piece, BaseException):
                 raise piece
             yield piece
@@ -92,7 +92,7 @@ class TokenSequence:
         """What `look` makes of the logits, in the loop's thread: see `apart` for why not in this one."""
         answer: queue.SimpleQueue[tuple[T] | BaseException | None] = queue.SimpleQueue()
         self._loop.step(self.call, list(tokens), keep, lambda logits: (look(logits),), answer.put)
-        seen = answer.get()
+        seen = self._loop.thread.wait(answer)
         if seen is None:
             raise GenerationCancelled("the generation was cancelled by its caller; nothing is left running")
         if isinstance(seen, BaseException):

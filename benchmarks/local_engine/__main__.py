@@ -60,7 +60,8 @@ def main() -> int:
         "device": bench.engine.device, "card": card, "dtype": bench.engine.dtype, "threads_asked": args.threads,
         "threads": torch.get_num_threads(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load": os.getloadavg()[0], "torch": torch.__version__, "transformers": transformers.__version__,
+        "priority": priority(), "load": os.getloadavg()[0],
+        "torch": torch.__version__, "transformers": transformers.__version__,
         "results": results,
     }  # fmt: skip
     for name in args.only:
@@ -70,6 +71,14 @@ def main() -> int:
             if args.json:
                 args.json.write_text(json.dumps(doc, indent=1) + "\n")
     return 1 if any("failed" in row for row in results) else 0
+
+
+def priority() -> str:
+    """Whether other programs can hold this one up."""
+    if hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR):
+        return "in real time"
+    nice = os.getpriority(os.PRIO_PROCESS, 0) if hasattr(os, "getpriority") else 0
+    return f"at nice {nice}" if nice else "as any other program"
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ def setting(run: Run) -> str:
 def figures(run: Run) -> Iterator[str]:
     yield f"\n### {', '.join(dict.fromkeys(row['name'] for row in run['results']))}: {setting(run)}\n"
     command = re.sub(r"--json \S+", "--json FILE", run["command"])
-    yield f"`{command}`; torch {run['torch']}, transformers {run['transformers']}; {run['load']:.0f} programs running\n"
+    ran = f"{run['priority']}, {run['load']:.0f} others ready to run when it began"
+    yield f"`{command}`, {ran}; torch {run['torch']}, transformers {run['transformers']}\n"
     many = [", ".join(f"{key} {short(row[key])}" for key in row if key != "name") for row in run["results"]]
     yield from table(("row", "figures"), [[row["name"], one] for row, one in zip(run["results"], many, strict=True)])
 

@@ -225,6 +225,32 @@ def test_a_schema_of_thousands_of_levels_is_refused_and_not_followed() -> None:
         ToolSpec("act", "", deep)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"properties": 5}, {"properties": {5: {}}}, {"required": 5}, {"required": "a"}, {"enum": 5}, {"enum": {"x": 1}},
+        {"anyOf": 5}, {"type": 5}, {"type": []}, {"$ref": 5}, {"type": "string", "minLength": -5},
+        {"type": "string", "maxLength": "x"}, {"type": "array", "minItems": "x"}, {"type": "array", "maxItems": True},
+        {"type": "array", "minItems": 3, "maxItems": 2}, {"type": "number", "minimum": float("nan")},
+        {"type": "number", "maximum": float("inf")}, {"type": "integer", "exclusiveMinimum": "x"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_keyword_of_a_wrong_kind_is_refused_by_its_place(part: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedSchema, match="properties/a"):
+        compile_schema({"type": "object", "properties": {"a": part}})
+
+
+def test_a_schema_whose_shortest_value_or_references_have_no_end_is_refused_at_once() -> None:
+    for endless in ({"type": "string", "minLength": 10**12}, {"type": "array", "items": {}, "minItems": 10**12}):
+        with pytest.raises(UnsupportedSchema, match="long"):
+            compile_schema({"type": "object", "properties": {"a": endless}, "required": ["a"]})
+    twice = [{"type": "object", "properties": {n: {"$ref": f"#/$defs/{i + 1}"} for n in "ab"}} for i in range(60)]
+    defs: dict[str, Any] = {str(i): one for i, one in enumerate([*twice, {"type": "null"}])}
+    with pytest.raises(UnsupportedSchema, match="large"):
+        compile_schema({"$ref": "#/$defs/0", "$defs": defs})
+
+
 def test_a_tool_may_be_named_like_a_choice(tiny: LocalEngine) -> None:
     tools = [ToolSpec("any"), ToolSpec("other")]
     chosen = {

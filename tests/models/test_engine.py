@@ -156,6 +156,8 @@ def test_a_closed_engine_and_a_call_that_can_never_fit_are_refused() -> None:
     [
         ({"memory": 100}, "memory"), ({"lanes": 0}, "lanes"), ({"slice_tokens": 0}, "slice_tokens"),
         ({"swap": "tape"}, "swap"), ({"swap_bytes": -1}, "swap_bytes"), ({"device": []}, "device"),
+        ({"memory": float("inf")}, "memory"), ({"memory": "x"}, "memory"), ({"slice_tokens": 2.5}, "slice_tokens"),
+        ({"swap_bytes": 1.5}, "swap_bytes"), ({"lanes": True}, "lanes"), ({"threads": 1.5}, "threads"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_fails_at_construction(wrong: dict[str, Any], key: str) -> None:

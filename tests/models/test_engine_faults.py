@@ -12,7 +12,7 @@ import pytest
 
 import agentrm
 from agentrm.errors import ConfigError, ForkedError
-from agentrm.models import EngineClosed, LocalEngine, ProgramBusy
+from agentrm.models import EngineClosed, GenerationCancelled, LocalEngine, ProgramBusy
 from tests.models.test_engine import BLOCK, SEED, TOKEN_BYTES, engine_with, prompts, text_of, together
 
 ASK = "I am " * 18
@@ -250,6 +250,33 @@ def test_a_generation_that_was_left_before_it_began_stays_ended() -> None:
         left.close()
         assert (left.pause(), left.resume(), left.snapshot(), list(left)) == (False, False, None, [])
         assert len(list(engine.generate(ASK, max_new_tokens=3))) == 3  # the lane is free
+
+
+def test_every_thread_that_reads_a_generation_hears_of_its_end(tiny: LocalEngine) -> None:
+    pieces = list(tiny.generate(ASK, max_new_tokens=20))
+    shared, read = tiny.generate(ASK, max_new_tokens=20), list[list[Any]]()
+    threads = [threading.Thread(target=lambda: read.append(list(shared)), daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(read) == 4 and sum(map(len, read)) == len(pieces)
+
+
+def test_a_search_says_again_how_it_ended(tiny: LocalEngine) -> None:
+    never_begun, cancelled = tiny.beam_search(ASK), tiny.beam_search(ASK, max_new_tokens=5, cancelled=lambda: True)
+    never_begun.close()
+    for search in (never_begun, cancelled):
+        for _ in range(2):
+            with pytest.raises(GenerationCancelled):
+                search.result()
+    found, best = list[Any](), tiny.beam_search(ASK, width=2, max_new_tokens=5)
+    threads = [threading.Thread(target=lambda: found.append(best.result()), daemon=True) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [best.result()] * 3
 
 
 def test_a_generation_that_two_threads_begin_begins_once() -> None:

@@ -13,7 +13,7 @@ def run(*results: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {
         "command": "python -m benchmarks.local_engine --only x --json /somewhere/x.json", "model": "m", "device": "cpu",
         "card": None, "dtype": "float32", "threads": 2, "threads_asked": None, "cores": 2, "load": 0.4, "torch": "t",
-        "transformers": "f", "results": list(results), **more,
+        "priority": "in real time", "transformers": "f", "results": list(results), **more,
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentrm.models import LocalEngine, ToolSpec
+from agentrm.models import LocalEngine, ToolSpec, WaitsForItself
 from agentrm.models.sequence import Sampler
 
 LOADED = """
@@ -49,6 +49,19 @@ def test_what_a_caller_wants_to_know_of_logits_the_engine_s_thread_computes(
     tool = ToolSpec("act", "", {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}})
     list(tiny.respond([{"role": "user", "content": "Do it"}], [tool], tool_choice="any", temperature=1.0, seed=1))
     assert {thread.name for thread in seen} == {"agentrm-engine"}
+
+
+def test_a_callback_that_waits_for_its_own_engine_is_told_so_and_harms_nobody(tiny: LocalEngine) -> None:
+    def nested() -> bool:
+        return bool(list(tiny.generate("inside", max_new_tokens=1)))
+
+    def chooses() -> bool:
+        return tiny.choose("inside", ["a", "b"]) == "a"
+
+    for cancelled in (nested, chooses):
+        with pytest.raises(WaitsForItself, match="another thread"):
+            list(tiny.generate("Hello", max_new_tokens=3, cancelled=cancelled))
+    assert len(list(tiny.generate("Hello", max_new_tokens=3))) == 3
 
 
 def test_a_look_at_logits_that_fails_is_the_caller_s_alone(tiny: LocalEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from agentrm.errors import ForkedError
+from agentrm.models.errors import WaitsForItself
 
 T = TypeVar("T")
 LINGER_S = 2.0
@@ -92,6 +93,12 @@ class EngineThread:
         if error is not None:
             raise error
         return result  # type: ignore[return-value]
+
+    def wait(self, came: queue.SimpleQueue[T]) -> T:
+        """What the thread puts there. Raises WaitsForItself in the thread itself, if it is not there already."""
+        if threading.current_thread() is self._thread and came.empty():
+            raise WaitsForItself
+        return came.get()
 
     def join(self, timeout: float | None) -> None:
         """Until it has ended; not from itself."""
