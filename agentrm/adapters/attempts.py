@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from agentrm.adapters.leaving import current_leaving
 from agentrm.adapters.spec import CallSpec
@@ -20,6 +20,9 @@ from agentrm.errors import AgentRMError, IdleTimeout
 from agentrm.limits.provider_errors import ProviderError
 from agentrm.scheduling import current_lease
 from agentrm.threads import Signal
+
+if TYPE_CHECKING:
+    from agentrm.scheduling import Lease, ResourceManager
 
 __all__ = ["Attempts", "pause", "pause_async"]
 
@@ -37,7 +40,7 @@ class Attempts:
 
     __slots__ = ("_failures", "_hangs", "_rm", "_spec")
 
-    def __init__(self, rm: Any, spec: CallSpec) -> None:
+    def __init__(self, rm: ResourceManager, spec: CallSpec) -> None:
         self._rm, self._spec = rm, spec
         self._failures = self._hangs = 0
 
@@ -45,7 +48,7 @@ class Attempts:
     def any_failed(self) -> bool:
         return self._failures + self._hangs > 0
 
-    def pause_or_raise(self, lease: Any, error: Exception, problem: ProviderError | None) -> float:
+    def pause_or_raise(self, lease: Lease, error: Exception, problem: ProviderError | None) -> float:
         """Seconds until the next attempt (0: at once, through the queue). Raises `error` if it is final."""
         wait = self._pause_after(lease, error, problem)
         if wait is not None:
@@ -57,7 +60,7 @@ class Attempts:
         finally:  # no cycle through this frame: it would keep what the callers' frames hold until the next collection
             del error
 
-    def _pause_after(self, lease: Any, error: Exception, problem: ProviderError | None) -> float | None:
+    def _pause_after(self, lease: Lease, error: Exception, problem: ProviderError | None) -> float | None:
         if not self._spec.is_retried:
             return None
         if isinstance(error, IdleTimeout) and lease.reaped:
@@ -84,7 +87,7 @@ class Attempts:
         return asked * spread
 
 
-def pause(rm: Any, seconds: float) -> None:
+def pause(rm: ResourceManager, seconds: float) -> None:
     """Waits on the manager's clock, until the manager closes at the longest."""
     if seconds <= 0:
         return
@@ -99,7 +102,8 @@ def pause(rm: Any, seconds: float) -> None:
                 leaving.forget(over.set)
 
 
-async def pause_async(rm: Any, seconds: float, spec: CallSpec) -> None:
+async def pause_async(rm: ResourceManager, seconds: float, spec: CallSpec) -> None:
+    """`pause` without blocking the loop; `spec.on_wait` gets the future that it waits for, a cancellation ends it."""
     if seconds <= 0:
         return
     over = Signal()
@@ -110,7 +114,7 @@ async def pause_async(rm: Any, seconds: float, spec: CallSpec) -> None:
 
 
 @contextmanager
-def _woken(rm: Any, seconds: float, wake: Callable[[], None]) -> Iterator[None]:
+def _woken(rm: ResourceManager, seconds: float, wake: Callable[[], None]) -> Iterator[None]:
     timer = rm.clock.call_at(rm.clock.now_ns() + round(seconds * 1e9), wake)
     rm.gate.pauses[wake] = outer = current_lease()
     try:

@@ -48,7 +48,7 @@ class Gate:
 
     __slots__ = ("__weakref__", "_classes", "_lasting", "_lock", "_over", "arguments", "named", "options", "rm")
 
-    def __init__(self, rm: Any, arguments: Identity, options: Mapping[str, Any], named: Identity = NOBODY) -> None:
+    def __init__(self, rm: object, arguments: Identity, options: Mapping[str, Any], named: Identity = NOBODY) -> None:
         if not isinstance(rm, ResourceManager):
             raise ConfigError("rm", rm, "a manager, such as agentrm.ResourceManager()")
         if (pool := options.get("pool")) is not None and pool not in (known := rm.config.all_pools()):

@@ -58,7 +58,7 @@ def new_lease(
     return lease
 
 
-async def admit(lease: Any, spec: CallSpec) -> None:
+async def admit(lease: Lease, spec: CallSpec) -> None:
     """Waits for the grant on an event loop, with the framework's heartbeat meanwhile."""
     beat = spec.heartbeat
     if beat is None:
@@ -85,7 +85,7 @@ async def admit(lease: Any, spec: CallSpec) -> None:
         raise
 
 
-def settle(rm: ResourceManager, lease: Any, spec: CallSpec, result: Any) -> None:
+def settle(rm: ResourceManager, lease: Lease, spec: CallSpec, result: Any) -> None:
     """Ends the lease of a call that returned, whatever the spec's readers of the result raise. After a reap this ends
     the zombie and changes nothing else."""
     try:
@@ -98,13 +98,13 @@ def settle(rm: ResourceManager, lease: Any, spec: CallSpec, result: Any) -> None
         lease.release()
 
 
-def observe(rm: ResourceManager, lease: Any, spec: CallSpec, result: Any) -> None:
+def observe(rm: ResourceManager, lease: Lease, spec: CallSpec, result: Any) -> None:
     """Lets the provider's own account of what is left correct the limits of the pool."""
     if spec.headers is not None and (headers := spec.headers(result)):
         rm.observe_headers(lease, read_headers(headers))
 
 
-def charge(lease: Any, usage: Usage) -> None:
+def charge(lease: Lease, usage: Usage) -> None:
     """Corrects what was reserved; the lease still runs."""
     if usage.free:
         lease.refund()
@@ -113,7 +113,7 @@ def charge(lease: Any, usage: Usage) -> None:
     lease.settle(usage.input_tokens, usage.output_tokens, cached_tokens=usage.cached_tokens)
 
 
-def progress(lease: Any, meter: Meter, chunk: Any) -> None:
+def progress(lease: Lease, meter: Meter, chunk: Any) -> None:
     """Takes a chunk into account: a heartbeat, and the length of the reply where it is limited. Raises OutputLimit with
     the chunks before this one in `partial`."""
     grew = meter.add(chunk)
@@ -137,7 +137,7 @@ def _used(spec: CallSpec, result: Any) -> Usage:
     return Usage(inputs or spec.input_tokens or 1, outputs or max(1, spec.size(result)), cached, True)
 
 
-def fail(lease: Any, spec: CallSpec, error: BaseException) -> ProviderError | None:
+def fail(lease: Lease, spec: CallSpec, error: BaseException) -> ProviderError | None:
     """Ends the lease of work that raised or was cancelled. A model call's error tells the scope; a tool's
     own errors are the tool's and say nothing about a provider of the pool."""
     problem: ProviderError | None = None

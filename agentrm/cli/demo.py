@@ -139,7 +139,7 @@ def _require(frameworks: Sequence[str]) -> None:
     if missing:
         extras = ",".join(["demo", *(framework for framework in frameworks if framework != FRAMEWORKS[0])])
         more = " 'autogen-ext[openai]'" if "autogen" in frameworks else ""
-        told = f"the demo needs {', '.join(missing)}, which is not installed"
+        told = f"the demo needs {', '.join(missing)}, not installed here"
         raise AgentRMError(f"{told}: pip install 'agentrm[{extras}]'{more}")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from agentrm.context.usage import Prices, cost_of
+from agentrm.limits.cost import Prices, cost_of
 
 if TYPE_CHECKING:
     from agentrm.clock import Clock

@@ -30,7 +30,7 @@ from agentrm.scheduling.states import ENDED, NEW
 from agentrm.scheduling.waiters import CallbackWaiter, LoopWaiter, ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
-    from agentrm.context.usage import Prices
+    from agentrm.limits.cost import Prices
     from agentrm.scheduling.manager import ResourceManager
 
 __all__ = ["Budgets"]

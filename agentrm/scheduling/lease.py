@@ -20,7 +20,7 @@ from agentrm.restoring import restore
 from agentrm.scheduling.guard import Guard, current, current_lease
 from agentrm.scheduling.stalls import shown_ns
 from agentrm.scheduling.states import NEW, RUNNING
-from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter
+from agentrm.scheduling.waiters import LoopWaiter, ThreadWaiter, warn_of_stopped_loop
 
 if TYPE_CHECKING:
     from agentrm.cancellation import cancellable
@@ -165,6 +165,7 @@ class Lease:
             try:
                 waiter = ThreadWaiter()
                 if gate.register(self, waiter):
+                    warn_of_stopped_loop()
                     waiter.wait()
                     gate.granted(self)
             except BaseException:

@@ -151,7 +151,8 @@ class ResourceManager:
 
         `agent`, `priority`, `tenant`, `session`: who asks; unset ones come from `agentrm.identity`, then defaults
         (agent and tenant `default`; priority `interactive`, below another lease `subagent`).
-        `kind`: model, tool or another kind; with `pool` and `model` it decides which pool serves the call.
+        `kind`: model, tool, memory, storage, environment, or the name of a pool; with `pool` and `model` it decides
+        which pool serves the call.
         `tokens`: expected total, reserved at admission; or `input_tokens` and `max_output_tokens`. `memory` in bytes.
         `wait_max`: seconds in the queue before QueueTimeout (default `waiting.max_s`).
         `idle_s`, `run_s`: seconds without progress and in all; None: the configured limits; `inf`: none.

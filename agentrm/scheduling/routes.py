@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentrm.errors import ConfigError, KernelError
 from agentrm.identity import PRIORITIES
 from agentrm.scheduling.pool import OTHERS, PoolState
-from agentrm.scheduling.routing import Route, pool_for
+from agentrm.scheduling.routing import KINDS, Route, pool_for
 
 if TYPE_CHECKING:
     from agentrm.scheduling.lease import Lease
@@ -51,6 +51,8 @@ class Routes:
                 raise ConfigError(name, value, "a name (text)")
         if priority not in PRIORITIES:
             raise ConfigError("priority", priority, ", ".join(PRIORITIES))
+        if kind not in KINDS and kind not in self._rm.pools:
+            raise ConfigError("kind", kind, ", ".join(KINDS) + ", or the name of a pool")
         state = self._rm.pools[pool_for(self._rm.config, kind, pool, model)]
         handle = self._rm.kernel.agent(agent, self._tenant(tenant))
         scope = self.scope_of(state, model)

@@ -24,6 +24,8 @@ NOMINAL_TOKENS_PER_LANE_S = 50
 """What a lane is taken to process where no token limit says what tokens are worth (fairness only)."""
 MOST_TICKETS = 4_000_000
 MOST_SHARING, MOST_POOLS = 64, 1000
+KINDS = ("model", "tool", "memory", "storage", "environment")
+"""The kinds of calls there are; a kind of one's own is named by a pool of that name."""
 
 
 @dataclass(frozen=True, slots=True)

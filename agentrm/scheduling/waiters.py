@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
+from asyncio import _get_running_loop
 from collections.abc import Callable
 from typing import Any, Protocol
 
-__all__ = ["Batch", "CallbackWaiter", "LoopWaiter", "ThreadWaiter", "Waiter"]
+__all__ = ["Batch", "CallbackWaiter", "LoopWaiter", "ThreadWaiter", "Waiter", "warn_of_stopped_loop"]
 
 
 class Waiter(Protocol):
@@ -40,6 +42,17 @@ class ThreadWaiter:
     def wake(self, batch: Batch, error: BaseException | None) -> None:
         self.error = error
         self._lock.release()
+
+
+def warn_of_stopped_loop() -> None:
+    """Says so where `Lease.acquire` is going to stop this thread's event loop, in which who holds the lane may run."""
+    if _get_running_loop() is not None:
+        warnings.warn(
+            "a call waits in the queue and stops this thread's event loop, with all that runs in it; in a coroutine "
+            "write `async with rm.lease(...)`, or make the framework's async call",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 class CallbackWaiter:

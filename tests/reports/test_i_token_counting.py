@@ -11,7 +11,8 @@ import pytest
 
 from agentrm.context.messages import Message, Text, ToolCall, ToolResult
 from agentrm.context.tokens import TokenCounter
-from agentrm.context.usage import ESTIMATED, REPORTED, ContextMeter, FixedPartWarning, Prices, cost_of
+from agentrm.context.usage import ESTIMATED, REPORTED, ContextMeter, FixedPartWarning
+from agentrm.limits.cost import Prices, cost_of
 from tests.context.histories import S, U, turns
 
 _NOISE = random.Random(7).randbytes(3000)

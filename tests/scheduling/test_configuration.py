@@ -34,6 +34,16 @@ def test_pools_are_chosen_by_name_then_pattern_then_kind() -> None:
     assert scene.rm.statistics().pools["tools"].lanes == 16
 
 
+def test_a_kind_that_is_none_and_names_no_pool_is_refused() -> None:
+    rm = ResourceManager(pools={"retrieval": {"lanes": 1}})
+    assert rm.lease(kind="retrieval").pool == "retrieval"
+    allowed = "model, tool, memory, storage, environment, or the name of a pool"
+    for pool in (None, "tools"):
+        with pytest.raises(ConfigError) as refused:
+            rm.lease(kind="tol", pool=pool, tool="browser")
+        assert (refused.value.key, refused.value.value, refused.value.allowed) == ("kind", "tol", allowed)
+
+
 def test_pools_of_one_account_share_its_limits() -> None:
     scene = Scene(
         accounts={"x": {"limits": [{"requests": 3, "per": 60}]}},

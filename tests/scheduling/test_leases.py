@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import warnings
 
 import pytest
 
@@ -32,6 +33,19 @@ def test_async_with_holds_one_lane_for_the_block() -> None:
     assert scene.run_all(*(scene.call(f"c{i}") for i in range(5))) == [f"c{i}" for i in range(5)]
     assert scene.most_inside == 1
     assert scene.order == [f"c{i}" for i in range(5)]
+    scene.at_rest()
+
+
+def test_a_coroutine_that_stops_its_loop_in_the_queue_is_told_so() -> None:
+    scene = Scene(pools={"default": {"lanes": 1}})
+
+    async def main() -> None:
+        with scene.rm.lease(agent="a"), warnings.catch_warnings():  # nothing waits: nothing is said
+            warnings.simplefilter("error")
+            with pytest.raises(RuntimeWarning, match="async with"), scene.rm.lease(agent="b", parent=None):
+                pass
+
+    asyncio.run(main())
     scene.at_rest()
 
 
