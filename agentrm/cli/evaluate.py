@@ -114,7 +114,7 @@ def _trajectories(arguments: argparse.Namespace, methods: list[str]) -> tuple[li
     from agentrm.evaluation.methods import METHODS
 
     _check(methods, METHODS)
-    if arguments.limit <= 0:
+    if not 0 < arguments.limit < float("inf"):
         raise ConfigError("--limit", arguments.limit, "tokens, or a share up to 1")
     if arguments.low is not None and not 0 < arguments.low <= 1:
         raise ConfigError("--low", arguments.low, "a share above 0 and up to 1")
@@ -135,9 +135,11 @@ def _synthetic(arguments: argparse.Namespace, methods: list[str]) -> tuple[list[
     from agentrm.context.similarity import VectorCache
     from agentrm.evaluation import report, synthetic_run
 
+    if arguments.seeds < 1:
+        raise ConfigError("--seeds", arguments.seeds, "a whole number of at least 1")
     _check(methods, ("none", "fifo", "sliding", "agentrm", "agentrm-no-faiss"))
     cache = VectorCache(choose_embedder(), arguments.vectors) if "agentrm" in methods else None
     rows = synthetic_run.evaluate(
-        methods, seeds=range(max(1, arguments.seeds)), cache=cache, progress=_progress(arguments)
+        methods, seeds=range(arguments.seeds), cache=cache, progress=_progress(arguments)
     )
     return [r.to_json() for r in rows], report.synthetic_table(rows)

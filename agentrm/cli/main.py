@@ -16,7 +16,8 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import NamedTuple
 
-from agentrm.errors import AgentRMError
+from agentrm.cli.usage import UsageError
+from agentrm.errors import AgentRMError, ConfigError
 
 
 class Command(NamedTuple):
@@ -48,9 +49,10 @@ def _say(text: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line `argv` (default: the process's own); return its exit status: 0, or 1 for failure.
+    """Run the command line `argv` (default: the process's own); return its exit status: 0, 1 for failure, or 2 for an
+    argument or a setting that cannot be.
 
-    Bad usage leaves with `SystemExit(2)`, `--help` and `--version` with `SystemExit(0)`, as argparse does.
+    What argparse refuses leaves with `SystemExit(2)`, `--help` and `--version` with `SystemExit(0)`, as ever.
     """
     line = list(sys.argv[1:] if argv is None else argv)
     asked = line[0] if line else None
@@ -64,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(module.run(arguments) or 0)
     except AgentRMError as error:
         _say(f"agentrm {asked}: {error}")
-        return 1
+        return 2 if isinstance(error, (ConfigError, UsageError)) else 1
     except ModuleNotFoundError as missing:
         if (missing.name or "agentrm").startswith("agentrm"):
             raise  # a fault of ours

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from agentrm.cli import simulate_kv, simulate_programs
-from agentrm.errors import AgentRMError
+from agentrm.cli.usage import UsageError
+from agentrm.config.sections import MOST_LANES
 from agentrm.simulation.metrics import LAG_S, METRICS, STARVED_S, classes_of, measure, spread
 from agentrm.simulation.scheduling import POLICIES, simulate
 from agentrm.simulation.workload import MIX, SCENARIOS, Turn, generate, read_file
@@ -31,10 +33,6 @@ ABOUT_COLUMNS = (
     f"waited more than {STARVED_S:g} s; lags: turns that took more than {LAG_S:g} s; Jain: fairness between agents, "
     "1 is even."
 )
-
-
-class UsageError(AgentRMError):
-    """An argument that names nothing."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -61,7 +59,7 @@ def _mix(text: str) -> Sequence[float]:
         shares = [float(x) for x in text.split("/")]
     except ValueError:
         shares = []
-    if len(shares) != 3 or min(shares) < 0 or sum(shares) <= 0:
+    if len(shares) != 3 or min(shares) < 0 or not 0 < sum(shares) < math.inf:
         raise UsageError(f"--mix {text!r}: three shares such as 30/30/40 are needed")
     return [x / sum(shares) for x in shares]
 
@@ -69,8 +67,8 @@ def _mix(text: str) -> Sequence[float]:
 def _workloads(args: argparse.Namespace) -> dict[str, tuple[int, list[list[Turn]]]]:
     """(lanes, runs) by name."""
     for option, value in (("--seeds", args.seeds), ("--lanes", args.lanes)):
-        if value is not None and value < 1:
-            raise UsageError(f"{option} {value}: 1 or more is needed")
+        if value is not None and not 1 <= value <= MOST_LANES:
+            raise UsageError(f"{option} {value}: from 1 to {MOST_LANES} are needed")
     if not 0 <= args.tail <= 10:
         raise UsageError(f"--tail {args.tail:g}: a sigma from 0 to 10 is needed")
     mix = _mix(args.mix)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Collection
 from pathlib import Path
 
-from agentrm.errors import AgentRMError
+from agentrm.cli.usage import UsageError
 from agentrm.simulation.kv_policies import POLICIES, replay
 from agentrm.simulation.kv_trace import KVTrace
 from agentrm.simulation.traces import FORMATS, TracedProgram, arrange, peak_live_tokens, read_trace
@@ -18,10 +18,6 @@ __all__ = ["add_parser", "run"]
 DEFAULT_POLICIES = "lru,agentrm,belady"
 DEFAULT_CAPACITIES = "5%,10%,20%,30%,50%"
 SESSIONS = 120
-
-
-class UsageError(AgentRMError):
-    """An argument that cannot be."""
 
 
 def add_parser(kinds: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

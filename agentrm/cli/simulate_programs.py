@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrm.cli.simulate_kv import UsageError, policies
+from agentrm.cli.simulate_kv import policies
+from agentrm.cli.usage import UsageError
 from agentrm.simulation.engine import ENGINE
 from agentrm.simulation.metrics import spread
 from agentrm.simulation.program_metrics import FIGURES, figures

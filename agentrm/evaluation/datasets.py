@@ -9,7 +9,9 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -78,14 +80,14 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
     return out
 
 
-def _open(path: str | Path) -> IO[str]:
+@contextmanager
+def _open(path: str | Path) -> Iterator[IO[str]]:
     path = Path(path)
     try:
-        if path.suffix == ".gz":
-            return gzip.open(path, "rt", encoding="utf-8")
-        return path.open(encoding="utf-8")
-    except OSError as exc:
-        raise DatasetError(f"{path} cannot be read: {exc.strerror}") from exc
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
+            yield file
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as exc:
+        raise DatasetError(f"{path} cannot be read: {getattr(exc, 'strerror', None) or exc}") from exc
 
 
 def _lines(path: str | Path) -> Iterator[tuple[int, Any]]:
@@ -95,7 +97,7 @@ def _lines(path: str | Path) -> Iterator[tuple[int, Any]]:
                 continue
             try:
                 yield number, json.loads(line)
-            except ValueError as exc:
+            except (ValueError, RecursionError) as exc:
                 raise DatasetError(f"{path}, line {number}: not JSON ({exc})") from exc
 
 
@@ -143,7 +145,7 @@ def _locomo(path: Path) -> list[Conversation]:
     with _open(path) as file:
         try:
             samples = json.load(file)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:
             raise DatasetError(f"{path}: not JSON ({exc})") from exc
     if not isinstance(samples, list) or not all(
         isinstance(s, Mapping) and "conversation" in s for s in samples

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,9 +63,9 @@ def _lines(path: Path) -> Iterable[Any]:
                 if line.strip():
                     try:
                         yield json.loads(line)
-                    except ValueError as error:
+                    except (ValueError, RecursionError) as error:
                         raise TraceError(f"{path}, line {number}: not JSON ({error})") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise TraceError(f"{path}: cannot be read ({error})") from None
 
 

@@ -119,7 +119,11 @@ def generate(name: str, seed: int, mix: Sequence[float] = MIX, *, tail: float = 
 def read_file(path: str | Path) -> list[Turn]:
     """Turns from JSON lines with the fields of `Turn` (arrival, agent and service are needed)."""
     turns = []
-    for number, line in enumerate(Path(path).read_text().splitlines(), 1):
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise WorkloadError(f"{path} is no text ({error})") from None
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
@@ -140,7 +144,7 @@ def read_file(path: str | Path) -> list[Turn]:
                     float(row.get("luck", 0.0)), row.get("failure"),
                 )
             )  # fmt: skip
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise WorkloadError(f"{path}, line {number}: not a turn ({type(error).__name__}: {error})") from None
     if not turns:
         raise WorkloadError(f"{path} holds no turns; each line is a JSON object with arrival, agent and service")

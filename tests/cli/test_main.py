@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def test_an_error_of_ours_is_a_line_and_no_traceback(
         raise ConfigError("pools.gpt.lanes", 0, "a whole number of at least 1")
 
     install(monkeypatch, "refused", refuse)
-    assert main(["refused"]) == 1
+    assert main(["refused"]) == 2
     assert capsys.readouterr().err.startswith("agentrm refused: pools.gpt.lanes: 0")
 
 
@@ -196,3 +197,57 @@ def test_a_simulation_that_needs_a_package_says_which_to_install(tmp_path: Path)
     line = ["simulate", "kv", "--trace", str(tmp_path / "t.jsonl"), "--format", "claude-code", "--capacity", "64000"]
     done = without(("numpy",), f"from agentrm.cli.main import main; raise SystemExit(main({line!r}))")
     assert done.returncode == 1 and "pip install numpy" in done.stderr and "Traceback" not in done.stderr
+
+
+FILES = {
+    "garbled.json": bytes(range(255, 100, -1)),
+    "deep.json": b"[" * 200_000,
+    "cut.gz": b"\x1f\x8b\x08junk",
+    "torn.gz": gzip.compress(b'{"messages": []}' * 5000)[:60],
+    "empty.json": b"",
+    "other.json": b'{"a": 1}',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("evaluate", "trajectories", "--dataset"),
+        ("evaluate", "context", "--format", "locomo", "--dataset"),
+        ("evaluate", "context", "--format", "conversation", "--dataset"),
+        ("simulate", "scheduling", "--scenario"),
+        ("simulate", "kv", "--format", "mooncake", "--trace"),
+        ("simulate", "programs", "--format", "claude-code", "--trace"),
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_cannot_be_read_is_said_in_one_line(
+    line: tuple[str, ...], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / name).write_bytes(FILES[name])
+    assert main([*line, str(tmp_path / name)]) in (1, 2)
+    said = capsys.readouterr().err
+    assert name in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("simulate", "scheduling", "--mix", "nan/1/1"),
+        ("simulate", "scheduling", "--mix", "inf/1/1"),
+        ("simulate", "scheduling", "--lanes", "99999999999999999999"),
+        ("simulate", "scheduling", "--tail", "nan"),
+        ("evaluate", "synthetic", "--seeds", "0"),
+        ("evaluate", "trajectories", "--dataset", "x", "--limit", "nan"),
+        ("sessions", "--store", "nowhere", "list"),
+    ],
+    ids=" ".join,
+)
+def test_an_argument_that_cannot_be_is_said_in_one_line_with_status_2(
+    line: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(line) == 2
+    said = capsys.readouterr().err
+    assert line[-2] in said or "--store" in said
+    assert said.count("\n") == 1

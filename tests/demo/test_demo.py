@@ -49,7 +49,7 @@ def test_without_a_manager_the_agents_are_plain() -> None:
 
 
 def test_a_drawing_that_could_not_be_saved_is_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["demo", "--timeline", "timeline.png"]) == 1
+    assert main(["demo", "--timeline", "timeline.png"]) == 2
     assert ".svg or .html" in capsys.readouterr().err
 
 

@@ -119,10 +119,10 @@ def test_what_is_not_there_is_refused_by_name(capsys: pytest.CaptureFixture[str]
         (["--scenario", "nothing"], "nothing"),
         (["--policy", "best"], "best"),
         (["--mix", "1/2"], "1/2"),
-        (["--seeds", "0"], "--seeds 0: 1 or more"),
+        (["--seeds", "0"], "--seeds 0: from 1"),
         (["--tail", "-1"], "--tail -1"),
     ):
-        assert main(["simulate", "scheduling", *arguments]) == 1
+        assert main(["simulate", "scheduling", *arguments]) == 2
         assert named in capsys.readouterr().err
 
 
