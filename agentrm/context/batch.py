@@ -130,9 +130,8 @@ class Batch:
         after = self.counter.messages(out)
         if after > self.target:
             self.reasons.append(
-                f"what must stay takes {after} tokens, the target is {self.target}: unpin, shorten the"
-                f" system text or"
-                " use a larger window"
+                f"what must stay takes {after} tokens, the target is {self.target}: unpin, shorten the system text "
+                "or use a larger window"
             )
         summary = next((m for m in out if m.is_summary), None)
         return CompactionResult(

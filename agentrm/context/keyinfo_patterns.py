@@ -73,35 +73,32 @@ SENTENCE = re.compile(r"[^\s].*?(?:[.!?…](?=[\s\"')\]]|$)|\n|$)", re.DOTALL)
 KINDS: dict[str, re.Pattern[str]] = {
     "correction": re.compile(
         r"\b(?:not\s+[^.,;]{1,40},?\s+but\b|actually|correction|i meant|rather than|instead(?: of)?"
-        r"|scratch that|ignore (?:that|the)"
-        r"|no longer|wrong|should (?:have been|be)\s+\S+,? not\b|changed? (?:my|our) mind|supersedes?"
-        r"|replaces?)\b",
+        r"|scratch that|ignore (?:that|the)|no longer|wrong|should (?:have been|be)\s+\S+,? not\b"
+        r"|changed? (?:my|our) mind|supersedes?|replaces?)\b",
         re.IGNORECASE,
     ),
     "instruction": re.compile(
-        r"\b(?:always|never|must(?: not)?|do not|don't|make sure|from now on|only use|remember (?:to"
-        r"|that)|please (?:use|avoid|keep|note)"
-        r"|under no circumstances|required?|forbidden|prefer(?:s|red)?|policy|rule|important"
-        r"|keep in mind|no matter what)\b",
+        r"\b(?:always|never|must(?: not)?|do not|don't|make sure|from now on|only use"
+        r"|remember (?:to|that)|please (?:use|avoid|keep|note)|under no circumstances|required?|forbidden"
+        r"|prefer(?:s|red)?|policy|rule|important|keep in mind|no matter what)\b",
         re.IGNORECASE,
     ),
     "decision": re.compile(
         r"\b(?:we(?:'ve| have)? (?:decided|agreed|chose|picked|settled)|let's (?:go|use|stick|do|ship)"
-        r"|decision|decided|agreed|approved?"
-        r"|going with|chose|signed off|conclu(?:de|sion)|final(?:ly|ised|ized)?|confirmed)\b",
+        r"|decision|decided|agreed|approved?|going with|chose|signed off|conclu(?:de|sion)"
+        r"|final(?:ly|ised|ized)?|confirmed)\b",
         re.IGNORECASE,
     ),
     "commitment": re.compile(
-        r"\b(?:i(?:'ll| will)|we(?:'ll| will)|promise|commit(?:ted)? to|deadline|due|by (?:monday"
-        r"|tuesday|wednesday|thursday|friday|saturday"
-        r"|sunday|tomorrow|tonight|end of|next)|scheduled?|will (?:send|deliver|ship|call|finish))\b",
+        r"\b(?:i(?:'ll| will)|we(?:'ll| will)|promise|commit(?:ted)? to|deadline|due"
+        r"|by (?:monday|tuesday|wednesday|thursday|friday|saturday|sunday|tomorrow|tonight|end of|next)"
+        r"|scheduled?|will (?:send|deliver|ship|call|finish))\b",
         re.IGNORECASE,
     ),
     "error": re.compile(
         r"(?:\b\w*(?:Error|Exception)\b|\btraceback\b|\bfail(?:ed|ure|s)?\b|\bfatal\b|\bpanic\b"
-        r"|\bexit (?:code|status) [1-9]"
-        r"|\breturncode>\s*[1-9]|\bpermission denied\b|\bnot found\b|\btimed? ?out\b|\bsegfault\b"
-        r"|\bassert\w*\b)",
+        r"|\bexit (?:code|status) [1-9]|\breturncode>\s*[1-9]|\bpermission denied\b|\bnot found\b|\btimed? ?out\b"
+        r"|\bsegfault\b|\bassert\w*\b)",
         re.IGNORECASE,
     ),
     "preference": re.compile(

@@ -23,8 +23,7 @@ from agentrm.context.wordstats import STOP, words_of
 from agentrm.errors import ConfigError
 
 INSTRUCTION = (
-    "Summarise the conversation above for the agent that continues it: what was asked, what was"
-    " decided, what was done"
+    "Summarise the conversation above for the agent that continues it: what was asked, what was decided, what was done"
     " and found, what is still open. State facts, give no orders. Copy names, numbers, paths and ids exactly."
 )
 _STRICT_KINDS = frozenset(

@@ -18,35 +18,28 @@ _UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 _ENDINGS = ("ingly", "edly", "ing", "ies", "ied", "ed", "es", "ly", "'s", "s")
 
 STOP = frozenset(
-    "the a an and or but of to in on at for with is are was were be been it its this that i you he she"
-    " we they me my"
-    " your so just as if not do did does have has had am i'm it's that's them their his her our what"
-    " how when there"
+    "the a an and or but of to in on at for with is are was were be been it its this that i you he she we they me my"
+    " your so just as if not do did does have has had am i'm it's that's them their his her our what how when there"
     " about from by too really very can will would could which who whom where why whose".split()
 )
 FIRST_PERSON = frozenset("i my we our me i'm i've i'd mine us".split())
 SECOND_PERSON = frozenset("you your you're yours you've".split())
 GREETING = frozenset(
-    "hey hi hello bye thanks thank wow great awesome cool nice congrats congratulations sounds glad"
-    " luck care see"
+    "hey hi hello bye thanks thank wow great awesome cool nice congrats congratulations sounds glad luck care see"
     " okay ok yeah sure".split()
 )
 TIME = frozenset(
-    "yesterday today tomorrow last next ago week weekend month year day monday tuesday wednesday"
-    " thursday friday"
-    " saturday sunday january february march april may june july august september october november"
-    " december morning"
+    "yesterday today tomorrow last next ago week weekend month year day monday tuesday wednesday thursday friday"
+    " saturday sunday january february march april may june july august september october november december morning"
     " night since recently summer winter spring fall".split()
 )
 PLAN = frozenset(
-    "going gonna plan planning will i'll we'll want thinking hope hoping dream goal decided signed"
-    " apply applied"
+    "going gonna plan planning will i'll we'll want thinking hope hoping dream goal decided signed apply applied"
     " applying".split()
 )
 PAST = frozenset(
-    "went got made took had did found saw met gave bought won lost wrote told began started came ran"
-    " read felt kept left"
-    " taught learned spent built was were".split()
+    "went got made took had did found saw met gave bought won lost wrote told began started came ran read felt kept"
+    " left taught learned spent built was were".split()
 )
 LISTED = FIRST_PERSON | SECOND_PERSON | GREETING | TIME | PLAN | PAST
 

@@ -17,9 +17,7 @@ numpy = pytest.importorskip("numpy")
 # Tokens of "<|im_start|>user\nWhat is the capital of France?"-like text; what they are does not matter here.
 GOLDEN_TOKENS = [1, 9690, 198, 2683, 359, 253, 5356, 5646, 11173, 3365]
 # Source: transformers 5.24.0, AutoModelForCausalLM.from_pretrained(folder, gguf_file=..., dtype=float32),
-# torch
-# 2.13.0 CPU, one thread, logits of the last of the tokens above: the first eight, and the six greatest
-# with ids.
+# torch 2.13.0 CPU, one thread, logits of the last of the tokens above: the first eight, and the six greatest with ids.
 GOLDEN_FIRST = [
     -2.241300106048584, -9.771137237548828, -9.234597206115723, -10.869256019592285,
     -11.41115665435791, -12.472588539123535, -17.954864501953125, -12.466926574707031,

@@ -68,7 +68,6 @@ def notice(lost: Mapping[str, str]) -> str:
     """What the model is told."""
     lines = "\n".join(f"- {name}: {wrong}" for name, wrong in lost.items())
     return (
-        "[notice from the runtime] This session was restored. These resources are not what "
-        "they were before:\n"
+        "[notice from the runtime] This session was restored. These resources are not what they were before:\n"
         f"{lines}\nDo not rely on them; make again what is needed."
     )
