@@ -168,6 +168,8 @@ def _version(package: str) -> str | None:
 
 
 def _environments(report: _Report, home: Path, remove: bool) -> None:
+    if home.exists() and not home.is_dir():
+        raise ConfigError("--environments (or environments.home)", str(home), "a folder, or one not there yet")
     left = leftovers(home)
     report.heading(f"Tool environments in {home}")
     if not left:

@@ -15,7 +15,7 @@ from typing import Any
 
 from agentrm.context.messages import Message
 from agentrm.context.sessions import SessionStore, verify
-from agentrm.errors import ConfigError
+from agentrm.errors import ConfigError, shown
 from agentrm.storage import AesGcmSealer
 
 __all__ = ["add_parser", "run"]
@@ -36,11 +36,11 @@ def add_parser(commands: Any) -> None:
     show.add_argument(
         "--context", action="store_true", help="what the model would see, instead of all messages"
     )
-    show.add_argument("--last", type=int, metavar="N", help="only the last N messages")
+    show.add_argument("--last", type=_count, metavar="N", help="only the last N messages")
     search = actions.add_parser("search", help="messages that hold these words, in one or all sessions")
     search.add_argument("query")
     search.add_argument("--session", help="in this session only")
-    search.add_argument("-k", type=int, default=10, help="how many per session (default: %(default)s)")
+    search.add_argument("-k", type=_count, default=10, help="how many per session (default: %(default)s)")
     hibernate = actions.add_parser("hibernate", help="put a session to sleep; prints its file")
     hibernate.add_argument("session")
     restore = actions.add_parser("restore", help="bring a session back from its file")
@@ -62,6 +62,17 @@ def add_parser(commands: Any) -> None:
     check.add_argument("session", nargs="?", help="default: all sessions of the tenant")
     for action in actions.choices.values():
         _add_options(action)
+
+
+def _count(text: str) -> int:
+    """How many to print; argparse names the option in front of the error."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not allowed; allowed: a whole number, 1 or more")
+    return value
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -145,7 +156,7 @@ def _show(store: SessionStore, arguments: argparse.Namespace) -> int:
     held = store.read(arguments.session, tenant=arguments.tenant)
     messages = held.tier0() if arguments.context else held.messages()
     if arguments.last is not None:
-        messages = messages[-arguments.last :] if arguments.last > 0 else ()
+        messages = messages[-arguments.last :]
     if arguments.json:
         for message in messages:
             print(json.dumps(message.to_json(), ensure_ascii=False))

@@ -12,7 +12,15 @@ from agentrm.context.layout import Layout, first_change, lay_out, strip_signed_r
 from agentrm.context.messages import Message
 from agentrm.context.open_calls import OpenCalls
 from agentrm.context.pairs import repair
-from agentrm.context.result import KEPT, PAGED_OUT, SHORTENED, SUMMARISED, CompactionResult
+from agentrm.context.result import (
+    KEPT,
+    PAGED_OUT,
+    SHORTENED,
+    SUMMARISED,
+    CompactionResult,
+    check_count,
+    check_tokens,
+)
 from agentrm.context.select import Choice, choose
 from agentrm.context.shorten import shorten_results
 from agentrm.context.summarize import Written
@@ -48,6 +56,9 @@ class Batch:
         keep_last: int | None,
         tools: Sequence[Any],
     ) -> None:
+        check_tokens("target", target)
+        if keep_last is not None:
+            check_count("keep_last", keep_last)
         self.owner, self.counter, self.given = owner, owner.counter, tuple(messages)
         self.query, self.open_calls, self.keep_last = query, open_calls, keep_last
         self.target = max(0, target - sum(self.counter.schema(t) for t in tools))
@@ -64,7 +75,7 @@ class Batch:
         before = self.counter.messages(self.given)
         fits = self.counter.messages(messages) <= self.target
         if fits and (self.keep_last is None or self.keep_last >= len(messages)):
-            actions = {m.id: KEPT for m in self.given}
+            actions = {m.id: KEPT if m.id in self.order else PAGED_OUT for m in self.given}
             return self._made(messages, before, actions, None)
         summaries = [m for m in messages if m.is_summary]
         self.old = [digest_of(m) for m in summaries]

@@ -68,7 +68,7 @@ class Compactor:
         tools: Sequence[Any] = (),
     ) -> CompactionResult:
         """A list of at most `target` tokens, tool schemas included. A list that fits comes back repaired,
-        else as it is.
+        else as it is. Raises ConfigError for a target or a `keep_last` that is no number of 0 or more.
 
         `query` is the next request, if known: what it needs is kept first. `keep_last` keeps the groups of
         the last n messages and nothing else of the rest, as simpler trimmers do; the target still holds.

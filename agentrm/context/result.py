@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
+from numbers import Integral, Real
 
 from agentrm.context.messages import Message
 from agentrm.context.open_calls import OpenCalls
 from agentrm.context.pairs import PairEvent, repair
+from agentrm.errors import ConfigError
 
 KEPT, SHORTENED, SUMMARISED, PAGED_OUT = "kept", "shortened", "summarised", "paged_out"
+
+
+def check_tokens(key: str, value: object) -> None:
+    """Raises ConfigError unless `value` is a size in tokens that a list can be held to."""
+    if isinstance(value, bool) or not isinstance(value, Real) or value < 0 or not value < inf:
+        raise ConfigError(key, value, "a number of tokens, 0 or more")
+
+
+def check_count(key: str, value: object) -> None:
+    """Raises ConfigError unless `value` is a number of messages."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 0:
+        raise ConfigError(key, value, "a whole number of messages, 0 or more")
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,3 +197,13 @@ def test_a_bad_or_missing_configuration_is_a_problem(
         path.write_text(text)
     assert main(["doctor", "--config", str(path)]) == 1
     assert "PROBLEM" in capsys.readouterr().out
+
+
+def test_a_file_in_place_of_the_folder_of_environments_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    assert main(["doctor", "--environments", str(file)]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "--environments" in last and str(file) in last and "allowed: a folder" in last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,9 +10,10 @@ from agentrm.context.compact import Compactor
 from agentrm.context.groups import newest_user_message
 from agentrm.context.messages import Message
 from agentrm.context.pairs import find_breaks, repair
-from agentrm.context.result import KEPT, SHORTENED
+from agentrm.context.result import KEPT, PAGED_OUT, SHORTENED
 from agentrm.context.summarize import ModelSummarizer
 from agentrm.context.tokens import TokenCounter
+from agentrm.errors import ConfigError
 from tests.context.histories import StrictProvider, T, U, histories
 
 COUNTER = TokenCounter()
@@ -109,3 +111,22 @@ def test_what_arrives_meanwhile_is_there_once_and_in_order(history, share, answe
     after = result.carry_over([*history, *later])
     assert [m.id for m in after if m.id.startswith("new")] == ["new1", "new2"]
     assert find_breaks(after) == ()
+
+
+@pytest.mark.parametrize("size", [-1, -0.5, float("nan"), float("inf"), "100", None, True])
+def test_a_target_that_is_no_size_is_refused_by_name(size):
+    with pytest.raises(ConfigError, match="target: .* is not allowed; allowed: a number of tokens"):
+        Compactor(embedder=None).compact([U("hello", "u")], size)
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, float("nan"), "3", True])
+def test_a_count_of_messages_that_is_none_is_refused_by_name(count):
+    with pytest.raises(ConfigError, match="keep_last: .* is not allowed"):
+        Compactor(embedder=None).compact([U("hello", "u")], 100, keep_last=count)
+
+
+def test_results_without_calls_are_told_as_gone_where_all_would_fit():
+    history = [U("hello", "u"), T("lost", id="t")]
+    result = Compactor(embedder=None).compact(history, 1000)
+    assert [m.id for m in result.messages] == ["u"]
+    assert result.actions == {"u": KEPT, "t": PAGED_OUT}

@@ -81,6 +81,18 @@ def test_search(cli: Cli) -> None:
     assert cli("search", "abc123", "--session", "other") == (1, "")
 
 
+@pytest.mark.parametrize("number", ["-5", "0", "x", "1.5", "9" * 5000])
+@pytest.mark.parametrize("words", [("show", "trip", "--last"), ("search", "abc123", "-k")])
+def test_a_number_that_prints_nothing_is_refused_by_name(
+    cli: Cli, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], number: str
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli(*words, number)
+    assert left.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {words[-1]}: " in last and "allowed: a whole number, 1 or more" in last and len(last) < 400
+
+
 def test_hibernate_and_restore(cli: Cli, tmp_path: Path) -> None:
     file = cli("hibernate", "trip")[1].strip()
     assert "asleep" in cli("list")[1]

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,3 +192,17 @@ def test_a_deleted_session_leaves_no_words_behind(tmp_path: Path) -> None:
 def test_an_unknown_message_is_named(store: SessionStore) -> None:
     with pytest.raises(MessageNotFound, match="no message 'm9'"):
         store.open("s").recall("m9")
+
+
+@pytest.mark.parametrize("size", [-1, float("nan"), float("inf"), "100", None, True])
+@pytest.mark.parametrize("query", [None, "word"])
+def test_a_budget_that_is_no_size_is_refused_and_changes_nothing(
+    tmp_path: Path, size: Any, query: str | None
+) -> None:
+    session = SessionStore(tmp_path, compactor=KeepTwo()).open("s")
+    session.extend(user(f"word{n}", f"m{n}") for n in range(10))
+    with pytest.raises(ConfigError, match="budget: .* is not allowed"):
+        session.context(size, query)
+    with pytest.raises(ConfigError, match="target: .* is not allowed"):
+        session.compact(size)
+    assert texts(session.tier0()) == [f"word{n}" for n in range(10)]

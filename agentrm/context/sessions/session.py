@@ -14,7 +14,7 @@ from typing import Any
 
 from agentrm.context.messages import SYNTHETIC, Message, make
 from agentrm.context.pairs import repair
-from agentrm.context.result import CompactionResult
+from agentrm.context.result import CompactionResult, check_tokens
 from agentrm.context.sessions.errors import MessageNotFound
 from agentrm.context.sessions.records import encode
 from agentrm.context.sessions.resources import Resource, describe
@@ -125,8 +125,9 @@ class Session(SessionWork):
         first, down to the low one, and the result stays tier 0: between two compactions the list only grows,
         so the provider's prefix cache holds. With a query (what the next request is about) and a history that
         does not fit, the budget is filled from the whole conversation with what that request needs; this one
-        request sees it, tier 0 stays.
+        request sees it, tier 0 stays. Raises ConfigError for a budget that is no number of 0 or more.
         """
+        check_tokens("budget", budget)
         shown = self.tier0()
         counter = self._compactor.counter
         if query is not None:
@@ -145,7 +146,9 @@ class Session(SessionWork):
         over.
 
         If another thread's compaction was stored first, this one's result is returned but not stored.
+        Raises ConfigError for a target that is no number of 0 or more.
         """
+        check_tokens("target", target)
         with self._lock:
             self._alive()
             before, views = len(self._state.view), self._state.views
