@@ -68,7 +68,7 @@ class Model(Dispatch):
         demoted = t.policy == "mlfq" and t.klass == 0 and t.level > 0  # behind others' interactive work only
         self.enqueue(t, bool(flags & RESUMED) or demoted)
         self.join_waiters(t)
-        self.dispatch(spec.domain, STEPS)
+        more = self.dispatch(spec.domain, STEPS)
         out.at_once = t.state == "RUNNING"
         if out.at_once:
             out.granted.remove(t)
@@ -77,7 +77,7 @@ class Model(Dispatch):
             self.leave_queue(t)
             self.dispatch(spec.domain)
             out.due, out.code, out.ticket = due, QUEUE, None
-        else:
+        elif more:
             self.dispatch(spec.domain)
         return out
 

@@ -10,9 +10,15 @@ from tests.core.model_queue import SCAN, Ticket
 class Dispatch(Order, Admission):
     # --- choosing ---
 
-    def dispatch(self, domain: int, steps: int = 10_000) -> None:
-        while steps and any(self.waiting(p) for p in self.domain(domain)) and self.step(domain):
+    def dispatch(self, domain: int, steps: int = 10_000) -> bool:
+        """Whether there is more to do after so many steps."""
+        while any(self.waiting(p) for p in self.domain(domain)):
+            if not steps:
+                return True
+            if not self.step(domain):
+                return False
             steps -= 1
+        return False
 
     def step(self, domain: int) -> bool:
         """One grant (or one ticket that steps aside): the pool with the most important head first, then the others."""

@@ -122,6 +122,7 @@ class Agreement(RuleBasedStateMachine):
         self.kernels += [Kernel(None, self.memory, attach=True) for _ in range(participants - 1)]
         self.model = m.Model(self.config)
         self.custom = self.config.pools[0].policy == "custom"
+        self.memory_counts = any(x.unit == "memory" for x in self.config.limits)
         self.now = 0
         self.seen = 0
         self.past: list[m.Ticket] = []
@@ -172,8 +173,6 @@ class Agreement(RuleBasedStateMachine):
     def submit(
         self, data: st.DataObject, agent: int, klass: int, tokens: int, flags: int, nested: bool, limits: bool
     ) -> None:
-        by = self.by(data)
-        k = self.kernels[by]
         pool = data.draw(st.integers(0, len(self.config.pools) - 1)) if len(self.config.pools) > 1 else 0
         own = [i for i in range(self.model.named_scopes) if self.model.scopes[i].pool == pool] or [7]
         scope = data.draw(st.sampled_from(own))
@@ -185,8 +184,15 @@ class Agreement(RuleBasedStateMachine):
             extra = {"key": data.draw(st.integers(0, 5)), "level": data.draw(st.integers(0, 2))}
         if limits:
             extra |= {"idle": data.draw(st.integers(0, 30_000)), "run": data.draw(st.integers(0, 90_000))}
-        if any(x.unit == "memory" for x in self.config.limits):
+        if self.memory_counts:
             extra["memory"] = data.draw(st.sampled_from((0, 10, 40, 100, 101)))
+        self.submits(self.by(data), pool, agent, klass, scope, tokens, flags, parent, extra)
+
+    def submits(
+        self, by: int, pool: int, agent: int, klass: int, scope: int, tokens: int, flags: int, parent: m.Ticket | None,
+        extra: dict[str, int],
+    ) -> None:  # fmt: skip
+        k = self.kernels[by]
         for field, value in extra.items():
             setattr(k.io.req, {"idle": "idle_us", "run": "run_us"}.get(field, field), value)
         k.io.req.parent = parent.handle if parent else 0
@@ -212,11 +218,29 @@ class Agreement(RuleBasedStateMachine):
     @precondition(lambda self: self.past)
     @rule(data=st.data(), outcome=OUTCOMES, tokens=st.sampled_from((0, 10, 60, 100, 300)))
     def settle(self, data: st.DataObject, outcome: int, tokens: int) -> None:
-        t, by = self.ticket(data, "RUNNING", "RUNNING", "ZOMBIE"), self.by(data)
+        self.settles(self.by(data), self.ticket(data, "RUNNING", "RUNNING", "ZOMBIE"), outcome, tokens)
+
+    def settles(self, by: int, t: m.Ticket, outcome: int, tokens: int) -> None:
         out = self.model.settle(self.now, t, outcome, tokens, by)
         rc = self.kernels[by].settle(t.handle, outcome | tokens << 2, self.now)
         assert rc == (out.code or len(out.granted))
         self.agree(by, out)
+
+    @precondition(lambda self: self.memory_counts)
+    @rule(
+        rivals=st.lists(st.tuples(st.integers(0, 3), st.sampled_from((10, 40, 70))), min_size=2, max_size=5),
+        rounds=st.integers(1, 3), us=st.sampled_from((3_000, 20_000, 60_000)),
+    )  # fmt: skip
+    def tenants_compete_for_memory(self, rivals: list[tuple[int, int]], rounds: int, us: int) -> None:
+        """Calls of one pool, short of memory, of both tenants; each in turn ends after a while and another one comes: what
+        was held, and for how long, decides who is next."""
+        scope = next((i for i in range(self.model.named_scopes) if self.model.scopes[i].pool == 0), 7)
+        for _ in range(rounds):
+            for agent, memory in rivals:
+                self.submits(0, 0, agent, 0, scope, 0, 0, None, {"memory": memory})
+            self.now += us * 1000
+            for t in [t for t in self.model.live if t.state == "RUNNING"]:
+                self.settles(0, t, m.DONE, 0)
 
     @precondition(lambda self: self.past)
     @rule(data=st.data())

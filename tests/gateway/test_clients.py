@@ -155,7 +155,7 @@ def test_a_configuration_that_cannot_work_is_refused_by_the_command(tmp_path: Pa
     (tmp_path / "c.yaml").write_text("gateway: {host: 0.0.0.0}")
     for arguments in (["--config", str(tmp_path / "c.yaml")], ["--backend", "nonsense"], []):
         done = subprocess.run([sys.executable, "-m", "agentrm", "serve", *arguments], capture_output=True, text=True)
-        assert done.returncode == 1 and "gateway." in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == 2 and "gateway." in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("given", ["vllm", "vllm=", "vllm=localhost:8000", "=http://a", "", "http://", "vllm=http://a:b"])
