@@ -5,7 +5,8 @@ posts one question to each loop with calls that have been silent for longer than
 silence counts for these calls, and whoever was silent for too long even so is judged in the loop itself, after it has
 read its sockets once more. A loop that never answers keeps its calls until their fixed limits (`idle_s`, 300 s with
 `auto`, and `run_s`), which look at the time alone. That the process as a whole stood still is known by a sweep that
-comes too late.
+comes too late. Where a call shows nothing while its loop or the process stands still again and again, `MOST_STANDS` of
+these are excused.
 
 When a standstill began is known up to a sweep or two. One that lasted longer than that is taken to have begun when the
 loop was last heard of.
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Stall", "Stalls", "excuse", "is_asked", "shown_ns", "silence_ns"]
 
 MOST_STANDS = 8
+"""So many are excused between two signs of life of a call: one whose loop stands still again and again can hang too."""
 BRIEF_NS = 100_000_000
 """Shorter ones are a loop's ordinary work and not counted."""
 TURNS = 5

@@ -17,6 +17,7 @@ import agentrm
 from agentrm.adapters import CallSpec, acall, acall_blocking, astream, astream_blocking, call, stream
 from agentrm.adapters.conformance.harness import Threads, manager, run_async, until
 from agentrm.adapters.conformance.provider import Hang, Provider, Refusal, Refuse, Reply
+from tests.waiting import come
 
 SPEC = CallSpec(model="m", usage=lambda _: None, size=lambda _: 1, input_tokens=1)
 TOOL = SPEC._replace(kind="tool", model=None, tool="t")
@@ -293,8 +294,7 @@ def test_a_cancelled_blocking_call_leaves_at_once_and_its_result_is_dropped() ->
 
     async def main() -> None:
         task = asyncio.create_task(acall_blocking(rm, SPEC, provider.call))
-        while not provider.open:
-            await asyncio.sleep(0.001)
+        await come(lambda: provider.open)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

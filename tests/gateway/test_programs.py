@@ -167,8 +167,7 @@ async def test_a_program_of_which_nothing_is_heard_ends_by_itself() -> None:
         await ask(made, program_id="p")
         programs = made._desk.groups[0].scheduler.programs
         assert programs
-        while programs:
-            await asyncio.sleep(0.01)
+        await come(lambda: not programs)
 
 
 async def test_the_working_set_of_an_engine_stays_within_its_memory() -> None:

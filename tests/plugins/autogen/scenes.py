@@ -16,7 +16,7 @@ from autogen_core.tools import FunctionTool, StaticStreamWorkbench
 
 import agentrm
 from agentrm.adapters.conformance.harness import manager, run_async
-from agentrm.adapters.conformance.provider import PATIENCE_S, Provider
+from agentrm.adapters.conformance.provider import Provider
 from agentrm.simulation.provider import StubProvider
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "agent_of",
     "calling",
     "granted",
-    "loop_until",
     "manager",
     "openai_client",
     "run_async",
@@ -138,14 +137,6 @@ def openai_client(provider: StubProvider, **more: Any) -> Any:
     from autogen_ext.models.openai import OpenAIChatCompletionClient
 
     return OpenAIChatCompletionClient(model="stub", base_url=provider.base_url, api_key="any", model_info=INFO, **more)
-
-
-async def loop_until(true: Callable[[], bool]) -> None:
-    async def poll() -> None:
-        while not true():
-            await asyncio.sleep(0.001)
-
-    await asyncio.wait_for(poll(), PATIENCE_S)
 
 
 def running(rm: agentrm.ResourceManager, pool: str = "default") -> int:

@@ -29,12 +29,12 @@ from tests.plugins.autogen.scenes import (
     Scripted,
     agent_of,
     calling,
-    loop_until,
     openai_client,
     run_async,
     team_of,
     tool_of,
 )
+from tests.waiting import come
 
 PLAIN = Compactor(embedder=None)
 
@@ -191,7 +191,7 @@ def test_a_run_cancelled_in_the_middle_of_a_tool_goes_on_at_a_strict_provider() 
         async def main() -> Any:
             token = CancellationToken()
             task = asyncio.create_task(agent.run(task="go", cancellation_token=token))
-            await loop_until(begun.is_set)
+            await come(begun.is_set)
             token.cancel()
             await asyncio.wait({task})
             agent._workbench = []  # so that it does not call it again

@@ -25,12 +25,12 @@ from tests.plugins.autogen.scenes import (
     agent_of,
     calling,
     granted,
-    loop_until,
     manager,
     run_async,
     team_of,
     workbench_of,
 )
+from tests.waiting import come
 
 
 class _Counter(FunctionTool):
@@ -97,7 +97,7 @@ def test_trap_11_a_team_that_runs_is_refused_and_says_how_to_stop_it(here: Any) 
 
     async def main() -> Path:
         task = asyncio.create_task(team.run(task="go"))
-        await loop_until(lambda: provider.open == 1)
+        await come(lambda: provider.open == 1)
         with pytest.raises(TeamRunning, match="ExternalTermination"):
             await hibernate(here, team, "trip")
         with pytest.raises(TeamRunning):

@@ -24,13 +24,13 @@ from tests.plugins.autogen.scenes import (
     agent_of,
     calling,
     granted,
-    loop_until,
     manager,
     run_async,
     team_of,
     tool_of,
     workbench_of,
 )
+from tests.waiting import come
 
 BOOK_FLIGHT = calling("book", arguments='{"what": "flight"}')
 
@@ -154,7 +154,7 @@ def test_only_what_is_attached_and_does_not_run_is_kept(store: Any) -> None:
             with pytest.raises(AttachError, match=r"keep_in\(session, rm.attach\(team\)\)"):
                 await keep_in(session, bare)
             task = asyncio.create_task(running.run(task="go"))
-            await loop_until(lambda: provider.open == 1)
+            await come(lambda: provider.open == 1)
             with pytest.raises(TeamRunning):
                 await keep_in(session, running)
             provider.release()

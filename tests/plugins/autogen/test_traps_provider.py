@@ -24,7 +24,6 @@ from tests.plugins.autogen.scenes import (
     Scripted,
     agent_of,
     granted,
-    loop_until,
     manager,
     openai_client,
     run_async,
@@ -32,6 +31,7 @@ from tests.plugins.autogen.scenes import (
     team_of,
     tool_of,
 )
+from tests.waiting import come
 
 
 async def _created(client: Any, token: CancellationToken | None = None) -> str:
@@ -62,7 +62,7 @@ def test_the_provider_never_sees_more_calls_than_lanes_and_every_lane_is_used(wa
             async with httpx.AsyncClient(event_hooks={"request": [hold]}) as http:
                 client = rm.attach(openai_client(provider, http_client=http))
                 calls = [asyncio.create_task(WAYS[way](client)) for _ in range(8)]
-                await loop_until(lambda: sent[0] == 2 and rm.statistics().waiting == 6)
+                await come(lambda: sent[0] == 2 and rm.statistics().waiting == 6)
                 assert running(rm) == 2, "both are inside before either is let go"
                 go.set()
                 await asyncio.gather(*calls)
@@ -111,7 +111,7 @@ def test_limits_are_kept_across_the_agents_of_teams() -> None:
             teams = [rm.attach(team_of(agent_of(client), turns=2)) for _ in range(7)]
             tasks = [asyncio.create_task(team.run(task="go")) for team in teams]
             for arrived in (3, 6):
-                await loop_until(lambda n=arrived: granted(rm) == n and rm.statistics().waiting == 7 - n)
+                await come(lambda n=arrived: granted(rm) == n and rm.statistics().waiting == 7 - n)
                 clock.advance(61)
             await asyncio.gather(*tasks)
 
@@ -129,9 +129,9 @@ def test_a_token_ends_a_call_in_the_queue_and_in_flight(way: str, where: str) ->
         async def main() -> str:
             first_token = token if where == "flight" else CancellationToken()
             first = asyncio.create_task(WAYS[way](client, first_token))
-            await loop_until(lambda: provider.open_requests == 1)
+            await come(lambda: provider.open_requests == 1)
             second = asyncio.create_task(WAYS[way](client, token if where == "queue" else None))
-            await loop_until(lambda: rm.statistics().waiting == 1)
+            await come(lambda: rm.statistics().waiting == 1)
             token.cancel()
             gone = second if where == "queue" else first
             await asyncio.wait({gone})
@@ -157,7 +157,7 @@ def test_a_token_ends_the_pause_between_two_attempts(way: str) -> None:
 
         async def main() -> None:
             task = asyncio.create_task(WAYS[way](client, token))
-            await loop_until(lambda: provider.statistics().arrived == 1 and running(rm) == 0)
+            await come(lambda: provider.statistics().arrived == 1 and running(rm) == 0)
             token.cancel()
             await asyncio.wait({task})
             assert task.cancelled()
@@ -198,7 +198,7 @@ def test_a_stream_that_nobody_reads_on_frees_its_lane_and_ends_its_request(how: 
                 del stream
             assert running(rm) == 0, "at once"
             await _created(client)
-            await loop_until(lambda: provider.open_requests == 0)
+            await come(lambda: provider.open_requests == 0)
 
         run_async(main)
         assert [record.outcome for record in provider.log] == ["abandoned", "answered"]
@@ -224,7 +224,7 @@ def test_a_hung_call_is_reaped_and_tried_once_more(way: str) -> None:
 
         async def main() -> str:
             task = asyncio.create_task(WAYS[way](client))
-            await loop_until(lambda: provider.open_requests == 1)
+            await come(lambda: provider.open_requests == 1)
             clock.advance(32)
             return await task
 

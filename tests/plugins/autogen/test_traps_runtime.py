@@ -30,7 +30,6 @@ from tests.plugins.autogen.scenes import (
     agent_of,
     calling,
     granted,
-    loop_until,
     manager,
     run_async,
     running,
@@ -38,6 +37,7 @@ from tests.plugins.autogen.scenes import (
     tool_of,
     workbench_of,
 )
+from tests.waiting import come
 
 _variable: ContextVar[str] = ContextVar("autogen_test", default="unset")
 
@@ -107,7 +107,7 @@ def test_trap_08_a_team_that_waits_does_not_hold_up_others_on_its_runtime() -> N
         ]
         quick = rm.attach(team_of(agent_of(Scripted("quick")), turns=2, runtime=runtime))
         tasks = [asyncio.create_task(team.run(task="go")) for team in waiting]
-        await loop_until(lambda: rm.statistics().waiting == 1)
+        await come(lambda: rm.statistics().waiting == 1)
         assert (await quick.run(task="go")).messages[-1].content == "quick"
         assert not any(task.done() for task in tasks)
         provider.release()

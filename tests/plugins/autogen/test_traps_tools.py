@@ -23,7 +23,6 @@ from tests.plugins.autogen.scenes import (
     agent_of,
     calling,
     granted,
-    loop_until,
     manager,
     run_async,
     running,
@@ -31,6 +30,7 @@ from tests.plugins.autogen.scenes import (
     tool_of,
     workbench_of,
 )
+from tests.waiting import come
 
 
 class _Raising(Workbench):
@@ -98,8 +98,7 @@ class _Work:
 
     async def wait(self) -> str:
         self.begun.set()
-        while not self.go.is_set():
-            await asyncio.sleep(0.001)
+        await come(self.go.is_set)
         self.ended += 1
         return "late"
 
@@ -113,7 +112,7 @@ def test_trap_02_a_token_that_is_cancelled_while_a_tool_runs_ends_the_run(in_tea
 
     async def main() -> Any:
         task = asyncio.create_task(runner.run(task="go", cancellation_token=token))
-        await loop_until(work.begun.is_set)
+        await come(work.begun.is_set)
         token.cancel()
         done, _ = await asyncio.wait({task}, timeout=PATIENCE_S)
         assert done, "the run hangs"
@@ -136,9 +135,9 @@ def test_trap_02_a_token_that_is_cancelled_takes_a_tool_call_out_of_the_queue() 
 
     async def main() -> ToolResult:
         first = asyncio.create_task(workbench.call_tool("work"))
-        await loop_until(work.begun.is_set)
+        await come(work.begun.is_set)
         second = asyncio.create_task(workbench.call_tool("work", cancellation_token=token))
-        await loop_until(lambda: rm.statistics().waiting == 1)
+        await come(lambda: rm.statistics().waiting == 1)
         token.cancel()
         result = await second
         assert rm.statistics().waiting == 0
@@ -156,11 +155,11 @@ def test_trap_02_a_task_that_is_cancelled_itself_stays_cancelled() -> None:
 
     async def main() -> None:
         task = asyncio.create_task(workbench.call_tool("work"))
-        await loop_until(work.begun.is_set)
+        await come(work.begun.is_set)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await loop_until(lambda: running(rm, "tools") == 0)
+        await come(lambda: running(rm, "tools") == 0)
 
     run_async(main)
     assert work.ended == 0
@@ -174,7 +173,7 @@ def test_trap_03_a_team_whose_model_hangs_ends_without_being_cancelled() -> None
 
     async def main() -> BaseException | None:
         task = asyncio.create_task(team.run(task="go"))
-        await loop_until(lambda: provider.open == 1)
+        await come(lambda: provider.open == 1)
         clock.advance(32)
         await asyncio.wait({task}, timeout=PATIENCE_S)
         return task.exception()
@@ -193,7 +192,7 @@ def test_trap_03_what_a_cancelled_team_leaves_behind_is_reaped_and_a_token_leave
 
     async def cancelled() -> None:
         task = asyncio.create_task(team.run(task="go"))
-        await loop_until(lambda: provider.open == 1)
+        await come(lambda: provider.open == 1)
         cancels = 0
         while not task.done():
             cancels += task.cancel()
@@ -201,12 +200,12 @@ def test_trap_03_what_a_cancelled_team_leaves_behind_is_reaped_and_a_token_leave
         assert cancels >= 2, "AutoGen's own; docs/autogen.md says to use a token"
         assert running(rm) == 1, "its runtime goes on with the call"
         clock.advance(32)
-        await loop_until(lambda: running(rm) == 0)
+        await come(lambda: running(rm) == 0)
 
     async def by_token() -> None:
         token, team = CancellationToken(), rm.attach(team_of(agent_of(Client(provider))))
         task = asyncio.create_task(team.run(task="go", cancellation_token=token))
-        await loop_until(lambda: provider.open == 1)
+        await come(lambda: provider.open == 1)
         token.cancel()
         await asyncio.wait({task}, timeout=PATIENCE_S)
         assert task.cancelled() or task.exception()
@@ -223,12 +222,12 @@ def test_trap_04_a_tool_left_behind_by_a_cancelled_agent_keeps_its_lane_until_it
 
     async def main() -> None:
         task = asyncio.create_task(agent.run(task="go"))
-        await loop_until(work.begun.is_set)
+        await come(work.begun.is_set)
         task.cancel()
         await asyncio.wait({task}, timeout=PATIENCE_S)
         assert running(rm, "tools") == 1, "the orphan still runs, so it counts"
         clock.advance(12)
-        await loop_until(lambda: running(rm, "tools") == 0)
+        await come(lambda: running(rm, "tools") == 0)
 
     run_async(main)
     assert work.ended == 0, "it was interrupted"

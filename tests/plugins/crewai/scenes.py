@@ -3,10 +3,9 @@ guessing how long."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from crewai import LLM, Agent, Crew, Task
@@ -30,7 +29,6 @@ __all__ = [
     "calling",
     "crew_of",
     "granted",
-    "loop_until",
     "manager",
     "openai",
     "paused",
@@ -138,14 +136,6 @@ def crew_of(*agents: Agent, tasks: int = 1, **more: Any) -> Crew:
         for i in range(tasks)
     ]
     return Crew(agents=list(agents), tasks=made, **more)
-
-
-async def loop_until(true: Callable[[], bool]) -> None:
-    async def poll() -> None:
-        while not true():
-            await asyncio.sleep(0.001)
-
-    await asyncio.wait_for(poll(), PATIENCE_S)
 
 
 def wait_for(event: threading.Event, what: str) -> None:

@@ -17,11 +17,11 @@ from tests.plugins.crewai.scenes import (
     calling,
     crew_of,
     granted,
-    loop_until,
     manager,
     running,
     wait_for,
 )
+from tests.waiting import come
 
 
 async def cancelled(run: asyncio.Task[Any]) -> None:
@@ -35,14 +35,14 @@ async def test_the_lane_of_a_call_in_flight_is_free_at_once_and_its_answer_is_dr
     rm, provider = manager(1), Provider(Reply(holds=True))
     crew = rm.attach(crew_of(agent_of(StubLLM(source=provider)), tasks=2))
     run = asyncio.create_task(getattr(crew, way)())
-    await loop_until(lambda: provider.open == 1)
+    await come(lambda: provider.open == 1)
     await cancelled(run)
 
     async with rm.lease(agent="next"):  # the next in line runs while the thread still waits for its provider
         assert provider.open == 1
-    await loop_until(lambda: rm.statistics().pools["default"].zombies == 1)
+    await come(lambda: rm.statistics().pools["default"].zombies == 1)
     provider.release()
-    await loop_until(lambda: rm.statistics().pools["default"].zombies == 0)
+    await come(lambda: rm.statistics().pools["default"].zombies == 0)
     await asyncio.sleep(0)
     assert (running(rm), granted(rm), provider.calls) == (0, 2, 1), "no second call was made in the left-over thread"
 
@@ -53,9 +53,9 @@ async def test_a_call_in_the_queue_leaves_it(way: str) -> None:
     crew = rm.attach(crew_of(agent_of(StubLLM(source=provider))))
     holder = rm.lease(agent="before").acquire()
     run = asyncio.create_task(getattr(crew, way)())
-    await loop_until(lambda: rm.statistics().waiting == 1)
+    await come(lambda: rm.statistics().waiting == 1)
     await cancelled(run)
-    await loop_until(lambda: rm.statistics().waiting == 0)
+    await come(lambda: rm.statistics().waiting == 0)
     holder.release()
     assert (running(rm), provider.calls) == (0, 0)
 
@@ -71,10 +71,10 @@ async def test_a_tool_in_flight_is_a_zombie_until_it_ends() -> None:
     llm = StubLLM(source=Provider(), says=[calling("work"), "Final Answer: done"])
     crew = rm.attach(crew_of(agent_of(llm, [Work(fn=work)])))
     run = asyncio.create_task(crew.akickoff())
-    await loop_until(began.is_set)
+    await come(began.is_set)
     await cancelled(run)
     async with rm.lease(agent="next", kind="tool", tool="other"):
         assert rm.statistics().pools["tools"].zombies == 1
     go.set()
-    await loop_until(lambda: rm.statistics().pools["tools"].zombies == 0)
+    await come(lambda: rm.statistics().pools["tools"].zombies == 0)
     assert (running(rm), running(rm, "tools")) == (0, 0)

@@ -30,13 +30,13 @@ from tests.plugins.crewai.scenes import (
     calling,
     crew_of,
     granted,
-    loop_until,
     manager,
     openai,
     run_async,
     running,
     until,
 )
+from tests.waiting import come
 
 HOLDS = Reply(holds=True)
 
@@ -160,9 +160,9 @@ def test_trap_08_the_person_goes_first_although_the_loop_has_few_threads(way: st
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(2))
         tasks = [asyncio.create_task(getattr(crew, way)()) for crew in crews]
-        await loop_until(lambda: rm.statistics().waiting == 12 and provider.open == 1)
+        await come(lambda: rm.statistics().waiting == 12 and provider.open == 1)
         tasks.append(asyncio.create_task(getattr(person, way)()))
-        await loop_until(lambda: rm.statistics().waiting == 13)
+        await come(lambda: rm.statistics().waiting == 13)
         provider.release()
         await asyncio.gather(*tasks)
 

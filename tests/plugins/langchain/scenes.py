@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import threading
 from collections.abc import Callable, Sequence
@@ -25,7 +24,6 @@ __all__ = [
     "agent_of",
     "calling",
     "granted",
-    "loop_until",
     "manager",
     "run_async",
     "running",
@@ -87,14 +85,6 @@ def tool_of(fn: Callable[..., Any], name: str = "work") -> StructuredTool:
 
 def agent_of(model: Any, tools: Sequence[Any] = (), *middleware: Any, **more: Any) -> Any:
     return create_agent(model, list(tools), middleware=middleware, **more)
-
-
-async def loop_until(true: Callable[[], bool]) -> None:
-    async def poll() -> None:
-        while not true():
-            await asyncio.sleep(0.001)
-
-    await asyncio.wait_for(poll(), PATIENCE_S)
 
 
 def wait_for(event: threading.Event, what: str) -> None:

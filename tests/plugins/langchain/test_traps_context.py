@@ -25,7 +25,6 @@ from tests.plugins.langchain.scenes import (
     Scripted,
     agent_of,
     calling,
-    loop_until,
     manager,
     run_async,
     running,
@@ -33,6 +32,7 @@ from tests.plugins.langchain.scenes import (
     until,
 )
 from tests.plugins.langchain.stub_models import AsyncStubChat, StubChat
+from tests.waiting import come
 
 HOLDS = Reply(holds=True)
 
@@ -53,12 +53,12 @@ def test_trap_10_a_queued_call_keeps_its_node_from_idling_out(kind: type) -> Non
 
     async def main() -> Any:
         holder = asyncio.create_task(model.ainvoke("hold"))
-        await loop_until(lambda: provider.open == 1)
+        await come(lambda: provider.open == 1)
         waiting = asyncio.create_task(graph.ainvoke(HELLO))
-        await loop_until(lambda: rm.statistics().waiting == 1)
+        await come(lambda: rm.statistics().waiting == 1)
         loop = asyncio.get_running_loop()
         loop.call_later(3.0, beats.append, "longer than the idle limit")
-        await loop_until(lambda: bool(beats))
+        await come(lambda: bool(beats))
         assert not waiting.done(), "the node was ended while its call was queued"
         provider.release()
         await holder
@@ -131,7 +131,7 @@ def test_trap_14_so_does_an_async_one() -> None:
             await stream.__anext__()
             clock.advance(32)
             assert running(rm) == 0
-            await loop_until(lambda: provider.abandoned == 1)
+            await come(lambda: provider.abandoned == 1)
             assert (await model.ainvoke("next")).text == "one two three"
             with pytest.raises(agentrm.IdleTimeout):
                 await stream.__anext__()

@@ -24,7 +24,6 @@ from tests.plugins.langchain.scenes import (
     agent_of,
     calling,
     granted,
-    loop_until,
     manager,
     run_async,
     running,
@@ -32,6 +31,7 @@ from tests.plugins.langchain.scenes import (
     until,
 )
 from tests.plugins.langchain.stub_models import AsyncStubChat, StubChat
+from tests.waiting import come
 
 HOLDS = Reply(holds=True)
 
@@ -56,7 +56,7 @@ def test_trap_01_a_cancelled_call_frees_its_lane_although_no_callback_says_that_
 
     async def main() -> None:
         task = asyncio.create_task(model.ainvoke("hello", {"callbacks": [recorder]}))
-        await loop_until(lambda: provider.open == 1)
+        await come(lambda: provider.open == 1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert running(rm) == 0
@@ -171,7 +171,7 @@ def test_trap_06_both_twins_work_and_an_async_tool_node_does_not_block_the_loop(
 
     async def main() -> Any:
         running_node = asyncio.create_task(_in_graph(node).ainvoke({"messages": [calling(*["work"] * 4)]}))
-        await loop_until(lambda: provider.open == 2 and rm.statistics().waiting == 2)
+        await come(lambda: provider.open == 2 and rm.statistics().waiting == 2)
         provider.release()
         return await running_node
 
@@ -186,7 +186,7 @@ def test_trap_07_a_cancelled_sync_tool_is_a_zombie_until_its_thread_ends() -> No
 
     async def main() -> None:
         task = asyncio.create_task(agent.ainvoke(HELLO))
-        await loop_until(lambda: provider.open == 1)
+        await come(lambda: provider.open == 1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -202,7 +202,7 @@ def test_trap_07_a_cancelled_model_without_async_code_is_one_too() -> None:
 
     async def main() -> None:
         task = asyncio.create_task(model.ainvoke("hello"))
-        await loop_until(lambda: provider.open == 1)
+        await come(lambda: provider.open == 1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert rm.statistics().pools["default"].zombies == 1
@@ -222,7 +222,7 @@ def test_trap_08_a_reap_comes_out_as_a_model_timeout_and_never_as_a_cancellation
 
     async def main() -> BaseException:
         call = asyncio.create_task(agent.ainvoke(HELLO, {"callbacks": [recorder]}))
-        await loop_until(lambda: provider.open == 1)
+        await come(lambda: provider.open == 1)
         clock.advance(32)
         assert running(rm) == 0
         (error,) = await asyncio.gather(call, return_exceptions=True)
@@ -257,7 +257,7 @@ def test_trap_11_waiting_calls_leave_the_loops_threads_alone() -> None:
     async def main() -> None:
         calls = [asyncio.create_task(model.ainvoke("hello")) for _ in range(20)]
         calls += [asyncio.create_task(_joined(model)) for _ in range(20)]
-        await loop_until(lambda: rm.statistics().waiting == 39)
+        await come(lambda: rm.statistics().waiting == 39)
         assert await asyncio.to_thread(threading.get_ident) != threading.get_ident()
         provider.release()
         assert len(await asyncio.gather(*calls)) == 40

@@ -18,7 +18,8 @@ import agentrm
 from agentrm.adapters.conformance.harness import Threads
 from agentrm.simulation.provider import Behaviour, Limit, StubProvider
 from agentrm_langchain import AgentRMMiddleware
-from tests.plugins.langchain.scenes import HELLO, agent_of, granted, loop_until, manager, run_async, running
+from tests.plugins.langchain.scenes import HELLO, agent_of, granted, manager, run_async, running
+from tests.waiting import come
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
@@ -122,7 +123,7 @@ def test_a_stream_that_the_user_drops_stops_the_server() -> None:
         async def main() -> None:
             async for _ in gated.astream([HumanMessage("hello")]):
                 break
-            await loop_until(lambda: running(rm) == 0)
+            await come(lambda: running(rm) == 0)
 
         run_async(main)
         for _ in gated.stream("hello"):
